@@ -314,8 +314,14 @@ void pw_count_slots(void);  // writes how many buffers and arrays are alive
 // ---- tracing (trace.c, trace.go) ----
 extern _Atomic bool pw_tracing;  // set while there is a recording
 int64_t pw_now(void);            // ns since the Unix epoch
-// pw_trace_run records a run that was launched between begin and end; each event is the end on one device.
-void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* devices, size_t n, int64_t begin,
-                  int64_t end, PJRT_Event** done);
+// pw_trace_begin returns when a launch begins that is to be recorded; 0 if there is no recording.
+static inline int64_t pw_trace_begin(void) {
+  return atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
+}
+// pw_trace_run records a run whose launch began at begin and has ended, and returns its number; 0, which is none, if
+// begin is 0. For each of its devices pw_trace_end must be called, once: with the times, by pw_clock, at which the last
+// of what the run reads there came from elsewhere, 0 if all was there, and at which it was done.
+uint64_t pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* only, int64_t begin);
+void pw_trace_end(uint64_t run, size_t device, int64_t came, int64_t done);
 
 #endif  // PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_

@@ -347,11 +347,11 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   PJRT_Event** done = callers ? callers : c->done;
   PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
   pw_time_note(e->time);
-  bool has_end = turn->cell || c->kept ||
+  bool has_end = turn->cell || c->kept || begin ||
                  (c->n == 1 && pw_time_due(e->time, (c->only ? c->only : e->devices[0])->time));
-  if (has_end || begin) a.device_complete_events = done;
+  if (has_end) a.device_complete_events = done;
   pw_watch* watch = has_end ? pw_watch_new(e, c->only) : NULL;
-  pw_watch_launch(watch, c->inputs, c->flat, c->m);
+  pw_watch_launch(watch, c->inputs, c->flat, c->m, begin != 0);
   PJRT_Error* err = has_end && watch == NULL ? pw_short("the end of a run", c->n * sizeof *done)
                                              : pw_under->PJRT_LoadedExecutable_Execute(&a);
   pw_progress(e->session, turn->cell, turn->gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
@@ -363,7 +363,10 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
     if (e->donates) pw_donated(c->inputs, c->n * c->m);
     return err;
   }
-  if (has_end) pw_watch_begin(watch, turn->cell ? turn->gang : 0, turn->cell, c->kept, done);
+  if (has_end) {
+    uint64_t traced = pw_trace_run(e, turn->gang, c->only, begin);
+    pw_watch_begin(watch, turn->cell ? turn->gang : 0, turn->cell, c->kept, traced, done);
+  }
   if (e->fails || c->inherits) {
     pw_provenance* provenance = pw_provenance_new(e, NULL, c->args->options, c->inputs, c->n * c->m,
                                                   c->args->output_lists, c->n);
@@ -373,7 +376,6 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   }
   if (e->donates) pw_donated(c->inputs, c->n * c->m);  // before their memory counts as that of results
   pw_wrap(c, false);
-  if (begin) pw_trace_run(e, turn->gang, c->only ? &c->only : e->devices, c->n, begin, pw_now(), done);
   for (size_t d = 0; a.device_complete_events && !callers && d < c->n; d++) pw_destroy_event(done[d]);
   return NULL;
 }
@@ -449,7 +451,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
                .outs = e->num_outputs};
   PJRT_Error* err = check(&c);
   if (err) return err;
-  int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
+  int64_t begin = pw_trace_begin();
   void* some[kOnStack];
   size_t words = lists_words(&c);
   void** block = words <= kOnStack ? some : pw_alloc(words * sizeof *block);

@@ -93,16 +93,17 @@ PJRT_Error* pw_provenance_error(PJRT_Error* error, pw_buffer* buffer);
 // core's. It may be NULL.
 void pw_progress(uint64_t session, pw_cell* cell, uint64_t gang, uint32_t bits);
 
-// A watch measures the device time of a run, tells the core when all devices have completed a gang, and drops what the
-// run kept until then.
+// A watch measures the device time of a run, and records it where a trace is taken; tells the core when all devices
+// have completed a gang; and drops what the run kept until then.
 typedef struct pw_watch pw_watch;
 pw_watch* pw_watch_new(const PJRT_LoadedExecutable* e, PJRT_Device* only);  // NULL: no memory
 // pw_watch_launch is called right before the run is launched, with its inputs, device by device: a computation does not
 // take its device before they have come. Both it and pw_watch_free allow NULL.
-void pw_watch_launch(pw_watch* watch, pw_buffer* const* inputs, PJRT_Buffer* const* flat, size_t num_args);
+void pw_watch_launch(pw_watch* watch, pw_buffer* const* inputs, PJRT_Buffer* const* flat, size_t num_args, bool traced);
 // pw_watch_begin begins to watch a run that was launched; done are the events of its devices. The gang is 0 if no gang
-// waits for it, and the cell is NULL for one that had to wait. It takes the watch, and what the run keeps.
-void pw_watch_begin(pw_watch* watch, uint64_t gang, pw_cell* cell, pw_kept* kept, PJRT_Event** done);
+// waits for it, and the cell is NULL for one that had to wait; traced is of pw_trace_run, or 0. It takes the watch, and
+// what the run keeps.
+void pw_watch_begin(pw_watch* watch, uint64_t gang, pw_cell* cell, pw_kept* kept, uint64_t traced, PJRT_Event** done);
 void pw_watch_free(pw_watch* watch);  // of a run that was not launched
 
 // ---- promises (promise.c) ----

@@ -78,14 +78,14 @@ func pwGoTraceRun(name *C.char, program, gang C.uint64_t, devices **C.PJRT_Devic
 }
 
 //export pwGoTraceEnd
-func pwGoTraceEnd(launch C.uint64_t, device C.size_t, at C.int64_t) {
+func pwGoTraceEnd(launch C.uint64_t, device C.size_t, came, at C.int64_t) {
 	tracing.Lock()
 	l := tracing.launches[uint64(launch)]
 	if l.left--; l.left == 0 {
 		delete(tracing.launches, uint64(launch))
 	}
 	tracing.Unlock()
-	l.devices[device].End(int64(at))
+	l.devices[device].End(int64(came), int64(at))
 }
 
 func init() {

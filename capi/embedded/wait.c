@@ -203,9 +203,10 @@ static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
   PJRT_Event** done = callers ? callers : c->done;
   PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
   a.device_complete_events = done;
+  int64_t begin = pw_trace_begin();
   PJRT_Error* err = spent(r);
   pw_time_note(r->executable->time);
-  pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args);
+  pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args, begin != 0);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   PW_COUNT(go_entries, 1);
   if (err) {
@@ -213,7 +214,7 @@ static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
     return err;
   }
   pwGoLaunched(turn->session, turn->gang);
-  pw_watch_begin(r->watch, turn->gang, NULL, r->kept, done);
+  pw_watch_begin(r->watch, turn->gang, NULL, r->kept, pw_trace_run(e, turn->gang, r->only, begin), done);
   r->watch = NULL;
   r->kept = NULL;
   for (size_t d = 0; callers == NULL && d < c->n; d++) pw_destroy_event(done[d]);
@@ -296,10 +297,9 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
 static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done, PJRT_Buffer** results) {
   PJRT_LoadedExecutable* e = r->executable;
   size_t n = r->num_devices;
-  pw_watch_begin(r->watch, gang, NULL, r->kept, done);
+  pw_watch_begin(r->watch, gang, NULL, r->kept, pw_trace_run(e, gang, r->only, begin), done);
   r->watch = NULL;
   r->kept = NULL;
-  if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
   for (size_t i = 0; i < n * r->num_outputs; i++) {
     PJRT_Error* late = pw_fulfil(e->client, r->fulfil[i], results[i]);
     if (late) pw_error_free(late);
@@ -311,7 +311,7 @@ static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done,
 
 bool pw_run_launch(pw_run* r, uint64_t gang) {
   size_t n = r->num_devices, m = r->num_args, outs = r->num_outputs;
-  int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
+  int64_t begin = pw_trace_begin();
   PJRT_Buffer* const** rows = (PJRT_Buffer* const**)r->launch;
   PJRT_Buffer*** by_device = (PJRT_Buffer***)r->launch + n;
   PJRT_Event** done = (PJRT_Event**)r->launch + 2 * n;
@@ -331,7 +331,7 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
   a.execute_device = pw_lower_device(r->only);
   PJRT_Error* err = spent(r);
   pw_time_note(r->executable->time);
-  pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args);
+  pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args, begin != 0);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   if (err == NULL) {
     launched(r, gang, begin, done, results);

@@ -21,6 +21,7 @@ struct pw_watch {
   pw_program_time* time;
   int64_t begun;           // by pw_clock
   uint32_t weight;         // the runs that its time stands for
+  uint64_t traced;         // its number in traces, see trace.go; 0: none is taken
   _Atomic int64_t spent;   // device time
   _Atomic bool failed;
   _Atomic int32_t refs;  // its user, and inputs that have yet to come
@@ -59,6 +60,7 @@ static void settle(struct ending* end) {
   int64_t ready = atomic_load_explicit(&end->ready, memory_order_relaxed);
   bool overtaken = ready >= end->done;
   if (overtaken) ready = end->done - __atomic_load_n(&w->time->usual, __ATOMIC_RELAXED);
+  if (w->traced) pw_trace_end(w->traced, (size_t)(end - w->endings), ready, end->done);
   int64_t took = pw_time_end(end->device, ready > w->begun ? ready : w->begun, end->done, w->weight);
   atomic_fetch_add_explicit(&w->spent, took, memory_order_relaxed);
   if (overtaken) atomic_store_explicit(&w->overtaken, true, memory_order_relaxed);
@@ -139,10 +141,10 @@ static bool await_input(struct ending* end, PJRT_Buffer* input) {
   return there;
 }
 
-void pw_watch_launch(pw_watch* w, pw_buffer* const* inputs, PJRT_Buffer* const* flat, size_t num_args) {
+void pw_watch_launch(pw_watch* w, pw_buffer* const* inputs, PJRT_Buffer* const* flat, size_t num_args, bool traced) {
   if (w == NULL) return;
   for (size_t d = 0; d < w->num; d++) w->weight += pw_time_weigh(w->time, w->endings[d].device);
-  for (size_t i = 0; w->weight && i < w->num * num_args; i++) {
+  for (size_t i = 0; (w->weight || traced) && i < w->num * num_args; i++) {
     pw_buffer* b = inputs[i];
     bool copied = flat[i] != b->under;
     if (!copied && !atomic_load_explicit(&b->comes, memory_order_relaxed)) continue;
@@ -152,7 +154,8 @@ void pw_watch_launch(pw_watch* w, pw_buffer* const* inputs, PJRT_Buffer* const* 
   w->begun = pw_clock();
 }
 
-void pw_watch_begin(pw_watch* w, uint64_t gang, pw_cell* cell, pw_kept* kept, PJRT_Event** done) {
+void pw_watch_begin(pw_watch* w, uint64_t gang, pw_cell* cell, pw_kept* kept, uint64_t traced, PJRT_Event** done) {
+  w->traced = traced;
   w->gang = gang;
   w->cell = cell;
   w->kept = kept;

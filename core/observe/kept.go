@@ -3,11 +3,11 @@ package observe
 // keptSpan and keptEvent are a Span and an Event as a recording keeps them: without pointers, for which collections of
 // garbage would look through all of them, and with names by number.
 type keptSpan struct {
-	program                  uint64 // ProgramID
-	gang                     uint64
-	submitted, launched, end int64
-	name                     uint32
-	device                   int32
+	program                        uint64 // ProgramID
+	gang                           uint64
+	submitted, launched, came, end int64
+	name                           uint32
+	device                         int32
 }
 
 type keptEvent struct {
@@ -21,7 +21,7 @@ type keptEvent struct {
 // keep keeps a span. Called with mu.
 func (rec *Recording) keep(s *Span) *keptSpan {
 	return rec.spans.append(keptSpan{program: s.ProgramID, gang: s.Gang, submitted: s.Submitted, launched: s.Launched,
-		end: s.End, name: rec.names.spans.Of(s.Program), device: s.Device})
+		came: s.Came, end: s.End, name: rec.names.spans.Of(s.Program), device: s.Device})
 }
 
 // keepEvent keeps an event. Called with mu.
@@ -38,7 +38,7 @@ func (rec *Recording) take() (spans []Span, events []Event) {
 	rec.spans.take(func(s *keptSpan) {
 		if s.end != 0 {
 			spans = append(spans, Span{Program: texts[s.name], ProgramID: s.program, Gang: s.gang, Device: s.device,
-				Submitted: s.submitted, Launched: s.launched, End: s.end})
+				Submitted: s.submitted, Launched: s.launched, Came: s.came, End: s.end})
 		}
 	})
 	texts = rec.names.events.Texts

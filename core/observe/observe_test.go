@@ -24,9 +24,9 @@ func TestARecordingHasTheSpansOfItsSession(t *testing.T) {
 	}
 	a := r.Begin(1, observe.Span{Program: "a", Submitted: 10})
 	b := r.Begin(2, observe.Span{Program: "b", Submitted: 20})
-	early.End(5)
-	b.End(25)
-	a.End(15)
+	early.End(0, 5)
+	b.End(0, 25)
+	a.End(0, 15)
 	got := one.Stop(time.Hour)
 	want := []observe.Span{{Program: "a", Submitted: 10, End: 15}}
 	if !reflect.DeepEqual(want, got.Spans) || got.Dropped != 0 {
@@ -47,7 +47,7 @@ func TestARecordingIsBounded(t *testing.T) {
 	var r observe.Recorder
 	rec := r.Start(0, 2)
 	for i := range 5 {
-		r.Begin(0, observe.Span{Gang: uint64(i)}).End(1)
+		r.Begin(0, observe.Span{Gang: uint64(i)}).End(0, 1)
 	}
 	if got := rec.Stop(0); len(got.Spans) != 2 || got.Dropped != 3 {
 		t.Errorf("%d spans, %d dropped; expected 2 and 3", len(got.Spans), got.Dropped)
@@ -61,19 +61,19 @@ func TestStopWaitsForWhatRunsAndNoLongerThanItsPatience(t *testing.T) {
 		soon, never := r.Begin(0, observe.Span{Gang: 1}), r.Begin(0, observe.Span{Gang: 2})
 		go func() {
 			time.Sleep(time.Second)
-			soon.End(1)
+			soon.End(0, 1)
 		}()
 		got := rec.Stop(3 * time.Second)
 		if len(got.Spans) != 1 || got.Spans[0].Gang != 1 || got.Dropped != 1 || time.Since(begun) != 3*time.Second {
 			t.Error(got, time.Since(begun))
 		}
-		never.End(9) // ignored: it is not recorded
+		never.End(0, 9) // ignored: it is not recorded
 
 		rec, begun = r.Start(0, 10), time.Now()
 		soon = r.Begin(0, observe.Span{})
 		go func() {
 			time.Sleep(time.Second)
-			soon.End(1)
+			soon.End(0, 1)
 		}()
 		if got := rec.Stop(time.Hour); len(got.Spans) != 1 || time.Since(begun) != time.Second {
 			t.Error(got, time.Since(begun))

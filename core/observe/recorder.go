@@ -24,6 +24,7 @@ type Span struct {
 	Device    int32
 	Submitted int64 // when its launch began
 	Launched  int64 // when the driver had accepted it
+	Came      int64 // when the last of what it reads came from elsewhere; 0: all was there, or it is not known
 	End       int64 // 0 while it runs
 }
 
@@ -89,7 +90,7 @@ type Recording struct {
 	stopped bool
 }
 
-// MaxSpans is the number of spans that a recording keeps by default, about 50 MB; further
+// MaxSpans is the number of spans that a recording keeps by default, about 60 MB; further
 // spans are only counted. It keeps as many events.
 const MaxSpans = 1 << 20
 
@@ -178,13 +179,13 @@ func (r *Recorder) Begin(session uint32, s Span) (running Running) {
 	return running
 }
 
-// End records that the computation ended at time at.
-func (running Running) End(at int64) {
+// End records that the computation ended at time at, and when the last of what it read came from elsewhere, or 0.
+func (running Running) End(came, at int64) {
 	for _, p := range running {
 		rec := p.recording
 		rec.mu.Lock()
 		if !rec.stopped {
-			p.span.end = max(at, p.span.submitted)
+			p.span.came, p.span.end = came, max(at, p.span.submitted)
 			if rec.running--; rec.running == 0 {
 				rec.settled.Broadcast()
 			}

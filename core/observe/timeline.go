@@ -13,11 +13,11 @@ type busy struct {
 
 // timelines groups spans by device and sorts them by time. A device works on one
 // computation at a time, so one that was queued behind another began when that one
-// ended.
+// ended. Nor does it begin before what it reads has come.
 func timelines(spans []Span) [][]busy {
 	all := make([]busy, len(spans))
 	for i, s := range spans {
-		all[i] = busy{s, s.Submitted}
+		all[i] = busy{s, max(s.Submitted, min(s.Came, s.End))}
 	}
 	slices.SortFunc(all, func(a, b busy) int {
 		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.End, b.End), cmp.Compare(a.Gang, b.Gang))
