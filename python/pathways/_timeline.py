@@ -107,7 +107,7 @@ def _svg(spans: list[Span]) -> str:
     # A tenth of a unit is enough, so that two traces of similar length have the same unit.
     unit, called = next(((u, c) for u, c in _UNITS if whole >= u / 10), _UNITS[-1])
     names = list(dict.fromkeys(span.name for span in spans))
-    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
+    colours = {name: _colour(i) for i, name in enumerate(names)}
     width, bottom = _LEFT + _WIDTH + _RIGHT, _TOP + _ROW * max(len(devices), 1)
     left_out = max(0, len(spans) - _MOST_BARS)
     title = f"{count(len({span.gang for span in spans}), 'gang')} on {count(len(devices), 'device')}"
@@ -148,6 +148,13 @@ def _svg(spans: list[Span]) -> str:
         tick = round(tick + step, 9)
     parts.append(f'<text x="{_LEFT}" y="{bottom + 37}" fill="#555">time in {called}</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _colour(i: int) -> str:
+    """Returns the colour of the i-th function. When all were used they come again, darker."""
+    colour = _COLOURS[i % len(_COLOURS)]
+    light = 0.6 ** (i // len(_COLOURS))
+    return "#" + "".join(f"{round(light * int(colour[at : at + 2], 16)):02x}" for at in (1, 3, 5))
 
 
 def _legend(colours: dict[str, str]) -> str:
