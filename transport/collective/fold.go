@@ -2,7 +2,6 @@ package collective
 
 import (
 	"math"
-	"slices"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -17,14 +16,24 @@ type kernel struct {
 	fold    func(acc, in []byte) // acc[i] = acc[i] op in[i], for all elements of acc; in flushed
 	// all is fold of one input after the other.
 	all func(acc []byte, ins [][]byte)
+	// begin is neutral, and all.
+	begin func(acc []byte, ins [][]byte)
+}
+
+// sums are additions by vectors, of n bytes, a multiple of stride and not 0.
+type sums struct {
+	first func(acc, a, b *byte, n int)               // acc = 0 + a + b
+	all   func(acc *byte, ins *[]byte, count, n int) // acc = acc + ins[0] + …; count is 1 at least
 }
 
 // Three inputs and more are summed at once, so that acc is read and written once: that takes half of the time with
 // eight. Two are faster one after the other. More than inputsMost would be more runs of memory than the processor reads
-// ahead in.
+// ahead in. A sum that begins with two to firstMost inputs writes that of the first two, instead of zero: with two that
+// takes half of the time in the first cache, and 0.75 beyond it; more than firstMost are faster at once.
 const (
 	inputsLeast = 3
 	inputsMost  = 8
+	firstMost   = 4
 )
 
 // kernelOf finds the kernel of a reduction, with vectors where the processor has them.
@@ -36,6 +45,10 @@ func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 		for _, in := range ins {
 			k.fold(acc, in)
 		}
+	}
+	k.begin = func(acc []byte, ins [][]byte) {
+		k.neutral(acc)
+		k.all(acc, ins)
 	}
 	vectors := vectorsOf(t, r)
 	if err != nil || vectors == nil {
@@ -49,23 +62,42 @@ func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 		}
 		plain(acc[n:], in[n:])
 	}
-	if sums := sumsOf(t, r); sums != nil {
-		single := k.all
-		k.all = func(acc []byte, ins [][]byte) {
-			n := len(acc) / stride * stride
-			if len(ins) < inputsLeast || n == 0 {
-				single(acc, ins)
-				return
-			}
-			for some := range slices.Chunk(ins, inputsMost) {
-				sums(unsafe.SliceData(acc), unsafe.SliceData(some), len(some), n)
-				for _, in := range some {
-					plain(acc[n:], in[n:])
-				}
+	if sums := sumsOf(t, r); sums.all != nil {
+		k.sumBy(sums, plain)
+	}
+	return k, nil
+}
+
+// sumBy has a kernel of sums go by vectors. What they leave plain does.
+func (k *kernel) sumBy(v sums, plain func(acc, in []byte)) {
+	all, begin := k.all, k.begin
+	k.all = func(acc []byte, ins [][]byte) {
+		n := len(acc) / stride * stride
+		if len(ins) < inputsLeast || n == 0 {
+			all(acc, ins)
+			return
+		}
+		for len(ins) > 0 {
+			some := ins[:min(len(ins), inputsMost)]
+			ins = ins[len(some):]
+			v.all(unsafe.SliceData(acc), unsafe.SliceData(some), len(some), n)
+			for _, in := range some {
+				plain(acc[n:], in[n:])
 			}
 		}
 	}
-	return k, nil
+	k.begin = func(acc []byte, ins [][]byte) {
+		n := len(acc) / stride * stride
+		if len(ins) < 2 || len(ins) > firstMost || n == 0 {
+			begin(acc, ins)
+			return
+		}
+		v.first(unsafe.SliceData(acc), unsafe.SliceData(ins[0]), unsafe.SliceData(ins[1]), n)
+		k.neutral(acc[n:])
+		plain(acc[n:], ins[0][n:])
+		plain(acc[n:], ins[1][n:])
+		k.all(acc, ins[2:])
+	}
 }
 
 // plainKernel is kernelOf without vectors.

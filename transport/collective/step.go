@@ -105,8 +105,7 @@ func foldRun(k kernel, acc []byte, ins []term, on bool, i, from int64) {
 			copy(a, blocks[0])
 			k.all(a, blocks[1:])
 		} else {
-			k.neutral(a)
-			k.all(a, blocks)
+			k.begin(a, blocks)
 		}
 	}
 }

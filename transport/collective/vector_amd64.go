@@ -112,29 +112,46 @@ func sumF32AVX(acc *byte, ins *[]byte, count, n int)
 //go:noescape
 func sumF64AVX(acc *byte, ins *[]byte, count, n int)
 
+//go:noescape
+func firstI8AVX(acc, a, b *byte, n int)
+
+//go:noescape
+func firstI16AVX(acc, a, b *byte, n int)
+
+//go:noescape
+func firstI32AVX(acc, a, b *byte, n int)
+
+//go:noescape
+func firstI64AVX(acc, a, b *byte, n int)
+
+//go:noescape
+func firstF32AVX(acc, a, b *byte, n int)
+
+//go:noescape
+func firstF64AVX(acc, a, b *byte, n int)
+
 var hasVectors = cpu.X86.HasAVX2
 
-// sumsOf returns the sum of several inputs of a type by vectors; nil if there is none. It takes n bytes of each, a
-// multiple of stride and not 0.
-func sumsOf(t shape.DType, r spmd.Reduction) func(acc *byte, ins *[]byte, count, n int) {
+// sumsOf returns the sums of a type by vectors; none if there are none.
+func sumsOf(t shape.DType, r spmd.Reduction) sums {
 	if !hasVectors || r != spmd.Sum {
-		return nil
+		return sums{}
 	}
 	switch t {
 	case shape.S8, shape.U8:
-		return sumI8AVX
+		return sums{firstI8AVX, sumI8AVX}
 	case shape.S16, shape.U16:
-		return sumI16AVX
+		return sums{firstI16AVX, sumI16AVX}
 	case shape.S32, shape.U32:
-		return sumI32AVX
+		return sums{firstI32AVX, sumI32AVX}
 	case shape.S64, shape.U64:
-		return sumI64AVX
+		return sums{firstI64AVX, sumI64AVX}
 	case shape.F32:
-		return sumF32AVX
+		return sums{firstF32AVX, sumF32AVX}
 	case shape.F64:
-		return sumF64AVX
+		return sums{firstF64AVX, sumF64AVX}
 	}
-	return nil
+	return sums{}
 }
 
 // vectorsOf returns the fold of a reduction by vectors, of n bytes, a multiple of stride; nil if there is none.

@@ -127,3 +127,41 @@ SUM(·sumI32AVX, VPADDD)
 SUM(·sumI64AVX, VPADDQ)
 SUM(·sumF32AVX, VADDPS)
 SUM(·sumF64AVX, VADDPD)
+
+// FIRST writes 0 + a + b into acc, 128 bytes at a time; n is a multiple of 128. Zero is the first term since -0 is not
+// the sum of two -0 then.
+#define FIRST(name, op) \
+TEXT name(SB), NOSPLIT, $0-32 \
+	MOVQ acc+0(FP), DI \
+	MOVQ a+8(FP), SI \
+	MOVQ b+16(FP), BX \
+	MOVQ n+24(FP), CX \
+	XORQ DX, DX \
+	VPXOR Y15, Y15, Y15 \
+next: \
+	CMPQ DX, CX \
+	JGE  done \
+	op (SI)(DX*1), Y15, Y0 \
+	op 32(SI)(DX*1), Y15, Y1 \
+	op 64(SI)(DX*1), Y15, Y2 \
+	op 96(SI)(DX*1), Y15, Y3 \
+	op (BX)(DX*1), Y0, Y0 \
+	op 32(BX)(DX*1), Y1, Y1 \
+	op 64(BX)(DX*1), Y2, Y2 \
+	op 96(BX)(DX*1), Y3, Y3 \
+	VMOVUPS Y0, (DI)(DX*1) \
+	VMOVUPS Y1, 32(DI)(DX*1) \
+	VMOVUPS Y2, 64(DI)(DX*1) \
+	VMOVUPS Y3, 96(DI)(DX*1) \
+	ADDQ $128, DX \
+	JMP  next \
+done: \
+	VZEROUPPER \
+	RET
+
+FIRST(·firstI8AVX, VPADDB)
+FIRST(·firstI16AVX, VPADDW)
+FIRST(·firstI32AVX, VPADDD)
+FIRST(·firstI64AVX, VPADDQ)
+FIRST(·firstF32AVX, VADDPS)
+FIRST(·firstF64AVX, VADDPD)

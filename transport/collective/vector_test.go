@@ -66,14 +66,18 @@ func sameFold(t *rapid.T, dtype shape.DType, plain, vectors kernel) {
 		drawn(ins[i])
 	}
 	drawn(acc)
-	want := bytes.Clone(acc)
+	onto, want, begun := aligned(int64(n*size)), aligned(int64(n*size)), aligned(int64(n*size))
+	copy(onto, acc)
+	plain.neutral(want)
 	flushed(func() {
 		for _, in := range ins {
+			plain.fold(acc, in)
 			plain.fold(want, in)
 		}
-		vectors.all(acc, ins)
+		vectors.all(onto, ins)
+		vectors.begin(begun, ins)
 	})
-	if !bytes.Equal(acc, want) {
-		t.Fatalf("got %x, want %x", acc, want)
+	if !bytes.Equal(onto, acc) || !bytes.Equal(begun, want) {
+		t.Fatalf("got %x and %x, want %x and %x", onto, begun, acc, want)
 	}
 }
