@@ -36,7 +36,7 @@ func (l *Ledger) checkSlots() (bytes map[*extent]int64, live int) {
 	var total int64
 	for i := range l.slots {
 		s := l.slot(i)
-		if s.extent == nil {
+		if !s.isUsed() {
 			continue
 		}
 		live++
@@ -53,14 +53,24 @@ func (l *Ledger) checkSlots() (bytes map[*extent]int64, live int) {
 // checkLists walks an owner's two lists. It returns how many objects are in them, and adds by placement those that live
 // and the bytes of those that leave.
 func (l *Ledger) checkLists(o Owner, a *account, leaving map[*extent]int64, objects map[*extent]int) (n int) {
-	for i, prev := a.first, none; i != none; i, prev = l.slot(i).next, i {
-		if s := l.slot(i); s.extent.owner != a || s.prev != prev || s.retired {
+	last := none
+	for i := a.first; i != none; i = l.slot(i).next {
+		s := l.slot(i)
+		if s.extent.owner != a || s.prev != last || s.retired {
 			panic(fmt.Sprintf("ledger: the list of owner %d is broken at slot %d", o, i))
 		}
-		objects[l.slot(i).extent]++
+		if a.left {
+			leaving[s.extent] += s.bytes
+		} else {
+			objects[s.extent]++
+		}
+		last = i
 		n++
 	}
-	last := none
+	if last != a.last {
+		panic(fmt.Sprintf("ledger: the list of owner %d ends at slot %d", o, int32(a.last)))
+	}
+	last = none
 	for i := a.retired; i != none; i = l.slot(i).next {
 		s := l.slot(i)
 		if s.extent.owner != a || !s.retired || last != none && l.slot(last).horizon > s.horizon {
@@ -72,6 +82,9 @@ func (l *Ledger) checkLists(o Owner, a *account, leaving map[*extent]int64, obje
 	}
 	if last != a.lastRetired {
 		panic(fmt.Sprintf("ledger: the list of what owner %d retired ends at slot %d", o, int32(a.lastRetired)))
+	}
+	if n != a.live {
+		panic(fmt.Sprintf("ledger: owner %d counts %d objects, there are %d", o, a.live, n))
 	}
 	return n
 }

@@ -18,8 +18,6 @@
 package ledger
 
 import (
-	"math"
-
 	"github.com/openpathways/pathways/core/invariants"
 	"github.com/openpathways/pathways/core/status"
 )
@@ -50,7 +48,7 @@ const MaxShardBytes = 1 << 46
 // object is a slot of the ledger.
 type object struct {
 	gen        uint64
-	extent     *extent // nil in a free slot
+	extent     *extent // in a free slot nil, or one of an owner that was dropped
 	prev, next uint32  // neighbours in the owner's list; next also links retired objects, and free slots
 	bytes      int64   // of a shard
 	label      string
@@ -60,13 +58,16 @@ type object struct {
 
 // account is what an owner has.
 type account struct {
-	name  string
-	group *Group // nil: it is in none
-	first uint32 // of its objects that are not retired
+	name        string
+	group       *Group // nil: it is in none
+	live        int    // objects, those included that are retired
+	first, last uint32 // of its objects that are not retired
 	// Retired objects, in the order of their horizons.
 	retired, lastRetired uint32
 	extents              *extent // those with something on them
 	uses                 uint64  // see Uses
+	left                 bool    // its objects count as retired: see Leave
+	dropped              bool
 }
 
 const (
@@ -100,7 +101,7 @@ func (l *Ledger) AddOwner(o Owner, name string) error {
 	if a := l.owners[o]; a != nil {
 		return status.New(status.AlreadyExists, "owner %d (%s) exists already; take another number", o, a.name)
 	}
-	l.owners[o] = &account{name: name, first: none, retired: none, lastRetired: none}
+	l.owners[o] = &account{name: name, first: none, last: none, retired: none, lastRetired: none}
 	return nil
 }
 
@@ -122,26 +123,39 @@ func (l *Ledger) Join(o Owner, g *Group) error {
 
 // DropOwner frees all objects of an owner, ends its computations, and forgets it. Its placements must not be used
 // again. An owner that is not known does nothing.
+//
+// It takes time in proportion to the owner's placements and their devices, whatever the number of its objects: their
+// slots become free as the lists that they are in.
 func (l *Ledger) DropOwner(o Owner) {
 	a := l.owners[o]
 	if a == nil {
 		return
 	}
-	for a.first != none {
-		l.remove(a.first)
+	var gone []*extent
+	for e := a.extents; e != nil; e = a.extents {
+		gone = append(gone, e)
+		e.objects, e.temps = 0, nil
+		l.space.leave(e, -e.leaving)
+		l.space.charge(e, -e.bytes)
+		l.space.settle(e) // after which it is in the list no more
 	}
-	for a.retired != none {
-		l.remove(l.unretire(a))
+	l.space.fold()
+	for _, e := range gone { // the free slots still have it
+		*e = extent{owner: a}
 	}
-	for e := a.extents; e != nil; e = a.extents { // which computations alone keep there
-		for _, t := range e.temps {
-			e.count(t.bytes, -t.users)
-		}
-		l.space.settle(e)
-	}
+	l.live -= a.live
+	l.release(a.first, a.last)
+	l.release(a.retired, a.lastRetired)
 	delete(l.owners, o)
-	l.space.fold() // which releases its placements
+	*a = account{dropped: true}
 	l.verify()
+}
+
+// release makes the slots free that are linked from first to last.
+func (l *Ledger) release(first, last uint32) {
+	if first != none {
+		l.slot(last).next, l.free = l.free, first
+	}
 }
 
 // Charge makes an object regardless of the limits. More bytes than can be counted, which no device has, are not
@@ -151,27 +165,22 @@ func (l *Ledger) Charge(sp Spec) ID {
 		sp.ShardBytes*int64(len(sp.Placement.devices)) > maxCharge-l.space.total {
 		sp.ShardBytes = 0
 	}
-	i := l.free
-	if i != none {
-		l.free = l.slot(i).next
-	} else if i = l.slots; i > maxIndex {
+	i := l.take()
+	if i == none {
 		return 0
-	} else {
-		if i>>chunkBits == uint32(len(l.chunks)) {
-			l.chunks = append(l.chunks, make([]object, chunkSize))
-		}
-		l.slots++
 	}
 	e := sp.Placement.extent
 	a := e.owner
 	s := l.slot(i)
-	s.gen++
-	s.extent, s.prev, s.next, s.bytes, s.label = e, none, a.first, sp.ShardBytes, sp.Label
+	*s = object{gen: s.gen + 1, extent: e, prev: none, next: a.first, bytes: sp.ShardBytes, label: sp.Label}
 	if a.first != none {
 		l.slot(a.first).prev = i
+	} else {
+		a.last = i
 	}
 	a.first = i
 	l.live++
+	a.live++
 	if e.objects++; e.objects == 1 {
 		a.uses++
 		e.list()
@@ -180,9 +189,28 @@ func (l *Ledger) Charge(sp Spec) ID {
 	return s.id(i)
 }
 
+// take returns a slot that is free and has another generation; none if there is none.
+func (l *Ledger) take() uint32 {
+	for i := l.free; i != none; i = l.free {
+		if l.free = l.slot(i).next; l.slot(i).gen < maxGen {
+			return i
+		}
+		l.spent++
+	}
+	i := l.slots
+	if i > maxIndex {
+		return none
+	}
+	if i>>chunkBits == uint32(len(l.chunks)) {
+		l.chunks = append(l.chunks, make([]object, chunkSize))
+	}
+	l.slots++
+	return i
+}
+
 // Free has an object go. An ID that names none, or one that was retired, does nothing.
 func (l *Ledger) Free(id ID) {
-	if s := l.find(id); s != nil && !s.retired {
+	if s := l.find(id); s != nil && !s.isRetired() {
 		l.remove(uint32(id & maxIndex))
 	}
 	l.verify()
@@ -192,7 +220,7 @@ func (l *Ledger) Free(id ID) {
 // bytes count as leaving. Horizons of one owner never decrease.
 func (l *Ledger) Retire(id ID, horizon uint64) {
 	s := l.find(id)
-	if s == nil || s.retired {
+	if s == nil || s.isRetired() {
 		return
 	}
 	i := uint32(id & maxIndex)
@@ -210,22 +238,29 @@ func (l *Ledger) Retire(id ID, horizon uint64) {
 }
 
 // Leave has all that an owner has leave when all of its gangs have ended, of which DropOwner tells. An owner that
-// leaves makes nothing any more.
+// leaves makes nothing any more. Leave takes time in proportion to the owner's placements.
 func (l *Ledger) Leave(o Owner) {
 	a := l.owners[o]
-	if a == nil {
+	if a == nil || a.left {
 		return
 	}
-	for i := a.first; i != none; i = a.first {
-		l.Retire(l.slot(i).id(i), math.MaxUint64)
+	a.left = true
+	a.uses++
+	for e := a.extents; e != nil; {
+		next := e.next
+		e.objects = 0
+		l.space.leave(e, e.bytes-e.leaving)
+		e.list()
+		e = next
 	}
+	l.verify()
 }
 
 // Shrink takes bytes off each shard of an object: something else has taken their memory over. An ID that names none, or
 // one that was retired, does nothing.
 func (l *Ledger) Shrink(id ID, bytes int64) {
 	s := l.find(id)
-	if s == nil || s.retired {
+	if s == nil || s.isRetired() {
 		return
 	}
 	bytes = min(bytes, s.bytes)
@@ -259,7 +294,7 @@ func (l *Ledger) slot(i uint32) *object { return &l.chunks[i>>chunkBits][i&(chun
 // find returns the slot of an object, or nil.
 func (l *Ledger) find(id ID) *object {
 	if i := uint32(id & maxIndex); i < l.slots {
-		if s := l.slot(i); s.extent != nil && s.gen == id>>indexBits {
+		if s := l.slot(i); s.isUsed() && s.gen == id>>indexBits {
 			return s
 		}
 	}
@@ -267,6 +302,12 @@ func (l *Ledger) find(id ID) *object {
 }
 
 func (s *object) id(i uint32) ID { return s.gen<<indexBits | uint64(i) }
+
+// isUsed reports whether an object is in a slot.
+func (s *object) isUsed() bool { return s.extent != nil && !s.extent.owner.dropped }
+
+// isRetired reports whether an object that is there leaves by itself.
+func (s *object) isRetired() bool { return s.retired || s.extent.owner.left }
 
 // unlink takes a slot out of its owner's list of objects.
 func (l *Ledger) unlink(i uint32) {
@@ -282,6 +323,8 @@ func (l *Ledger) unlink(i uint32) {
 	}
 	if s.next != none {
 		l.slot(s.next).prev = s.prev
+	} else {
+		s.extent.owner.last = s.prev
 	}
 }
 
@@ -304,12 +347,9 @@ func (l *Ledger) remove(i uint32) {
 	}
 	l.space.charge(s.extent, -s.bytes)
 	l.live--
-	*s = object{gen: s.gen, next: none}
-	if s.gen < maxGen {
-		s.next, l.free = l.free, i
-	} else {
-		l.spent++
-	}
+	s.extent.owner.live--
+	*s = object{gen: s.gen}
+	l.release(i, i)
 }
 
 func (l *Ledger) verify() {

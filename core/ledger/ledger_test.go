@@ -213,6 +213,45 @@ func TestComputationsCountOnceADevice(t *testing.T) {
 	uses(0, 0)
 }
 
+// An owner leaves and goes in the same few steps however many objects it has, and their slots are used again.
+func TestOwnersGoWithoutALookAtTheirObjects(t *testing.T) {
+	const objects = 1000
+	l, p := benchLedger(t, 4, 0)
+	slots := func() (all []object) {
+		for i := range l.slots {
+			all = append(all, *l.slot(i))
+		}
+		return all
+	}
+	for round := range uint64(3) {
+		for i := range uint64(objects) {
+			id := l.Charge(Spec{ShardBytes: 1, Placement: p})
+			if i%2 == 0 {
+				l.Retire(id, i)
+			}
+		}
+		before := slots()
+		l.Leave(1)
+		if all := []Spec{{ShardBytes: 1, Placement: p}}; l.On(1, 0) != 0 || !l.WillFit(all, 0) {
+			t.Errorf("%d bytes do not leave", l.On(1, 0))
+		}
+		l.DropOwner(1)
+		changed := 0
+		for i, o := range slots() {
+			if o != before[i] {
+				changed++
+			}
+		}
+		if changed > 2 || l.Len() != 0 || l.Device(0).InUse != 0 {
+			t.Errorf("round %d: of %d objects %d were changed, %d are left, of %d bytes; expected one of each list, and none",
+				round, objects, changed, l.Len(), l.Device(0).InUse)
+		}
+		statustest.OK(t, l.AddOwner(1, "another"))
+		p = statustest.Value(l.Place(1, []int{0, 1, 2, 3})).OK(t)
+	}
+	statustest.Equal(t, l.slots, objects, "slots were used")
+}
+
 // Once the ledger has grown to the load, objects cost no memory, and no more on many devices than on one.
 func TestDoesNotAllocate(t *testing.T) {
 	if invariants.Checked {

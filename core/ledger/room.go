@@ -288,7 +288,7 @@ func (l *Ledger) Holders(d, n int) []Holder {
 	var all []Holder
 	for i := range l.slots {
 		s := l.slot(i)
-		if s.extent == nil || s.bytes == 0 || !here[s.extent] {
+		if s.bytes == 0 || !here[s.extent] { // which no placement of a free slot is
 			continue
 		}
 		k := key{s.extent.owner, s.label}
