@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -182,9 +183,9 @@ func (m *Map) Slice(session uint32, number uint64) *Slice {
 	return nil
 }
 
-// Remap chooses devices for a slice again, by the Want that it was granted for. It keeps
-// the devices that the slice has unless others are better; each kept device stays at its
-// position, unless the slice has a topology.
+// Remap chooses devices for a slice again, by the Want that it was granted for. It keeps the devices that the slice has
+// unless others are better, each at its position; a slice with a topology keeps all of them or gets others. So a second
+// Remap changes nothing.
 //
 // Errors: NOT_FOUND, and those of Ask for a request that does not wait, which leave the slice as it is.
 func (m *Map) Remap(session uint32, number uint64, occupied Occupied) (*Slice, error) {
@@ -197,19 +198,63 @@ func (m *Map) Remap(session uint32, number uint64, occupied Occupied) (*Slice, e
 	m.count(s, -1)
 	defer m.count(s, +1)
 	r := &Request{Session: session, Number: number, View: s.View, Want: s.Want}
-	if err := m.candidates(&m.scratch.found, r, s.Devices, occupied); err != nil {
-		return nil, err
+	for {
+		if err := m.candidates(&m.scratch.found, r, s.Devices, occupied); err != nil {
+			return nil, err
+		}
+		devices := m.available(r, &m.scratch.found, reserved)
+		switch {
+		case devices == nil:
+			return nil, status.New(status.ResourceExhausted,
+				"the devices that slice %d could have instead are in use by others", number)
+		case len(s.Want.Topology) == 0:
+			s.Devices = keep(s.Devices, devices)
+			return s, nil
+		case !m.areBetter(devices, s, &m.scratch.found, reserved):
+			return s, nil
+		}
+		// Rows of these devices are looked at otherwise than those of the devices that it had, so there may be better
+		// ones still.
+		s.Devices = devices
 	}
-	devices := m.available(r, &m.scratch.found, reserved)
-	if devices == nil {
-		return nil, status.New(status.ResourceExhausted,
-			"the devices that slice %d could have instead are in use by others", number)
+}
+
+// areBetter reports whether devices are better than those that a slice with a topology has: it may not have some of
+// these any more, or they are farther apart, or in more slices and views. The candidates are those for the slice.
+func (m *Map) areBetter(devices []int, s *Slice, of *found, reserved Numbers) bool {
+	var chosen Numbers
+	for _, d := range devices {
+		chosen.Add(d)
 	}
-	if len(s.Want.Topology) == 0 {
-		devices = keep(s.Devices, devices)
+	left, cost, has := 0, int64(0), int64(0)
+	for i := range of.all {
+		c := &of.all[i]
+		if chosen.Has(int(c.device)) {
+			cost += c.cost
+		}
+		if m.scratch.had.Has(int(c.device)) && c.free && !reserved.Has(int(c.number)) {
+			left++
+			has += c.cost
+		}
 	}
-	s.Devices = devices
-	return s, nil
+	row := s.Want.Topology[len(s.Want.Topology)-1]
+	return left < len(s.Devices) ||
+		cmp.Or(cmp.Compare(s.View.spread(devices, row), s.View.spread(s.Devices, row)), cmp.Compare(cost, has)) < 0
+}
+
+// spread returns how far devices are apart: 0 where each row is consecutive devices of one worker, 1 where all are of
+// one island, 2 otherwise.
+func (v *View) spread(devices []int, row int) (far int) {
+	first, _ := v.where(devices[0])
+	for i, d := range devices {
+		if w, _ := v.where(d); w.Island != first.Island {
+			return 2
+		}
+		if i%row > 0 && (d != devices[i-1]+1 || v.at[d] != v.at[d-1]) {
+			far = 1
+		}
+	}
+	return far
 }
 
 // Release ends a grant, and reports whether there was one.

@@ -387,6 +387,35 @@ func newMachine(t interface{ Fatalf(string, ...any) }) *machine {
 	return &machine{t: t, views: map[uint32]*View{}}
 }
 
+// A slice with a topology gets other devices only if they are better, and then keeps these: rows are looked for at one
+// offset of the devices at a time, which may pass over those that it has.
+func TestRemapOfATopologyKeepsDevicesUnlessOthersAreBetter(t *testing.T) {
+	for _, c := range []struct {
+		workers, devices int
+		taken            []int // by another session
+		has, want        []int
+	}{
+		{1, 5, nil, []int{1, 2}, []int{1, 2}},
+		{4, 2, []int{0, 1, 6}, []int{0, 1, 2}, []int{3, 4, 5}},
+	} {
+		m := &Map{}
+		for w := range c.workers {
+			join(t, m, offer(uint64(w+1), "", c.devices))
+		}
+		v := m.View()
+		for i, d := range c.taken {
+			r := &Request{Session: 2, Number: uint64(i + 1), View: v, Want: Want{Devices: 1}}
+			statustest.OK(t, m.Regrant(r, []int{d}))
+		}
+		w := Want{Devices: len(c.has), Topology: []int{1, len(c.has)}}
+		statustest.OK(t, m.Regrant(&Request{Session: 1, Number: 1, View: v, Want: w}, c.has))
+		for range 2 {
+			s := statustest.Value(m.Remap(1, 1, nil)).OK(t)
+			statustest.EqualSlices(t, s.Devices, c.want, "the devices of the slice that had %v", c.has)
+		}
+	}
+}
+
 // Whatever is asked for and lost: nothing is granted that is not there or not
 // wanted, none that more have where one is there that fewer have, and counts are
 // those of what is granted.
