@@ -124,15 +124,20 @@ func (b *bed) install(program uint64, devices int, collective bool) []Action {
 		Loadable: &wire.Loadable{Serialized: []byte("x")}})
 }
 
-// compile has the client compile a program for the session's first devices, and returns the operation that a worker
-// answers.
-func (b *bed) compile(program uint64, devices int) (op uint64) {
+// compileOf compiles a program for a session's first devices.
+func compileOf(program uint64, devices int) *wire.Compile {
 	all := make([]int, devices)
 	for i := range all {
 		all[i] = i
 	}
-	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
-		Code: fmt.Append(nil, program), Options: sim.CompileOptions(all)}) {
+	return &wire.Compile{Op: program, Program: program, Format: "sim", Code: fmt.Append(nil, program),
+		Options: sim.CompileOptions(all)}
+}
+
+// compile has the client compile a program for the session's first devices, and returns the operation that a worker
+// answers.
+func (b *bed) compile(program uint64, devices int) (op uint64) {
+	for _, a := range b.say(b.client, wire.KindCompile, compileOf(program, devices)) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := wiretest.Decode[wire.Compile](b.t, sent(a))
 			op = m.Op

@@ -31,6 +31,9 @@ func (st *State) Check() error {
 		a.session(s)
 		a.use(s)
 	}
+	for _, l := range st.leftovers {
+		a.leftover(l)
+	}
 	for name, t := range st.tenants {
 		n := 0
 		for _, s := range st.sessions {
@@ -177,26 +180,39 @@ func (a *audit) session(s *session) {
 	a.graphs(s)
 	a.memory(s)
 	a.assembled(s)
-	has := set{}
-	for _, slot := range append(slices.Clone(s.slots), s.newest().slots...) {
-		if !has.has(slot) {
-			has.add(slot)
-			a.views[slot]++
-		}
-	}
 	for _, p := range s.programs {
 		a.users[p.of]++
 	}
+	a.outlasts(s)
+	for program, c := range s.compiling {
+		if a.st.compiled[c.key] != c || c.ready {
+			a.say("session %d waits for program %d, which no worker compiles", s.id, program)
+		}
+	}
+}
+
+// outlasts counts what a session keeps until the last of its programs has gone: its workers' slots, and programs on
+// disk.
+func (a *audit) outlasts(s *session) {
+	all := slices.Clone(s.workers)
+	all.union(s.newest().workers)
+	all.each(func(slot int) { a.views[slot]++ })
 	for _, e := range s.unkept {
 		u := e.Value.(*unkept)
 		a.users[u.of]++
 		a.unkept++
 		a.forgotten += u.of.bytes
 	}
-	for program, c := range s.compiling {
-		if a.st.compiled[c.key] != c || c.ready {
-			a.say("session %d waits for program %d, which no worker compiles", s.id, program)
-		}
+}
+
+// leftover counts what is left of a session that has ended.
+func (a *audit) leftover(l leftover) {
+	a.outlasts(l.s)
+	for _, p := range l.programs {
+		a.users[p.of]++
+	}
+	if a.st.sessions[l.s.id] == l.s {
+		a.say("session %d is there, and its programs go", l.s.id)
 	}
 }
 
@@ -367,23 +383,23 @@ func (a *audit) code() {
 		}
 	}
 	delete(runs, nil)
+	all := map[*program]bool{}
 	for _, s := range a.st.sessions {
-		all := map[*program]bool{}
-		for _, p := range s.programs {
+		for p := range s.allPrograms() {
 			all[p] = true
 		}
-		for _, g := range s.graphs {
-			for _, p := range g.programs {
-				all[p] = true
-			}
+	}
+	for _, l := range a.st.leftovers {
+		for _, p := range l.programs {
+			all[p] = true
 		}
-		for p := range all {
-			if loaded[p.of] == nil {
-				loaded[p.of] = map[int]int{}
-			}
-			if p.of.codeBytes() > 0 {
-				p.loaded.each(func(slot int) { loaded[p.of][slot]++ })
-			}
+	}
+	for p := range all {
+		if loaded[p.of] == nil {
+			loaded[p.of] = map[int]int{}
+		}
+		if p.of.codeBytes() > 0 {
+			p.loaded.each(func(slot int) { loaded[p.of][slot]++ })
 		}
 	}
 	for r := range runs {

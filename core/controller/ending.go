@@ -89,6 +89,22 @@ func (st *State) unlist(g *gang) {
 	}
 }
 
+// dispatched yields the session's gangs that are under way, by rising number. No other than the one yielded may end
+// meanwhile.
+func (s *session) dispatched(yield func(*gang) bool) {
+	reader, putter := s.readers.first, s.putters.first
+	for reader != nil || putter != nil {
+		next := &putter
+		if putter == nil || reader != nil && reader.turn < putter.turn {
+			next = &reader
+		}
+		g := *next
+		if *next = g.behind; !yield(g) {
+			return
+		}
+	}
+}
+
 // isThrough reports whether nothing of a session is under way.
 func (s *session) isThrough() bool { return s.readers.first == nil && s.putters.first == nil }
 

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -541,8 +540,8 @@ func (st *State) abortOf(s *session, op uint64, err error) {
 		p.cancelled = p.cancelled.with(op, err)
 		return
 	}
-	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
-		if g := st.gangs[n]; g.s == s && g.op == op {
+	for g := range s.dispatched {
+		if g.op == op {
 			st.fail(g, err)
 			return
 		}

@@ -222,13 +222,13 @@ func (st *State) keepGone(s *session, gone set) {
 		k.workers = append(k.workers, w)
 	})
 	keep := func(g *gang) {
-		if g == nil || g.s != s || !g.to.meets(gone) && (g.place == nil || !g.place.workers.meets(gone)) {
+		if g == nil || !g.to.meets(gone) && (g.place == nil || !g.place.workers.meets(gone)) {
 			return
 		}
 		g.keeps = append(g.keeps, k) // beside what it keeps since an earlier time, which others may keep with it
 		k.gangs++
 	}
-	for _, g := range st.gangs {
+	for g := range s.dispatched {
 		keep(g)
 	}
 	for e := s.line.first; e != nil; e = e.behind {

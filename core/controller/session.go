@@ -272,29 +272,14 @@ func (st *State) drop(s *session, why error) {
 	if g := s.waiting; g != nil {
 		st.giveUp(g, why)
 	}
-	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
-		if g := st.gangs[n]; g.s == s {
-			st.outlive(g)
-		}
+	for g := range s.dispatched {
+		st.outlive(g)
 	}
 	for _, program := range slices.Sorted(maps.Keys(s.compiling)) {
 		st.leave(s.compiling[program], func(w waiter) bool { return w.s == s && w.program == program })
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.graphs)) {
-		for _, p := range s.graphs[id].programs {
-			if p.graphs--; p.forgotten && p.graphs == 0 {
-				st.letProgram(p)
-			}
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
-		st.letProgram(s.programs[id])
-	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
-	for _, e := range s.unkept {
-		st.letUnkept(e)
-	}
-	st.leaveBindings(s)
+	st.leaveOver(s)
 	if !s.isThrough() { // computations that still run have its memory
 		st.ledger.Leave(ledger.Owner(s.id))
 	} else {
@@ -302,7 +287,7 @@ func (st *State) drop(s *session, why error) {
 	}
 	st.stir()
 	s.waiting, s.play, s.queue, s.head, s.names = nil, nil, nil, 0, nil
-	s.objects, s.programs, s.graphs, s.unkept = nil, nil, nil, nil
+	s.objects, s.programs, s.graphs = nil, nil, nil
 }
 
 // gone tells workers that a session has ended, and its process with it.

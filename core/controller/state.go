@@ -211,8 +211,9 @@ type State struct {
 	offers    offers                 // of new bindings, that clients were told last
 	offering  []uint32               // sessions that have yet to be made offers
 	sessions  map[uint32]*session
-	session   uint32    // number given last
-	waiting   []waiting // for devices, those that asked last at the end
+	session   uint32     // number given last
+	leftovers []leftover // of sessions that have ended, the first one first
+	waiting   []waiting  // for devices, those that asked last at the end
 
 	gangs   map[uint64]*gang
 	leaving map[uint64]*gang // of sessions that have ended, until their workers have reported them
@@ -349,6 +350,7 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	case Closing:
 		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
 	}
+	st.letLeftovers()
 	st.makeOffers()
 	st.settle()
 	for again := true; again && st.serves(); again = st.weight == 0 {
@@ -390,15 +392,15 @@ func (st *State) settle() {
 // More reports whether there is more that could be done at once, and that a Step with Continue does: other events may
 // come in between.
 func (st *State) More() bool {
-	return len(st.ready) > 0 || len(st.offering) > 0 || st.looks() || st.serves()
+	return len(st.ready) > 0 || len(st.offering) > 0 || len(st.leftovers) > 0 || st.looks() || st.serves()
 }
 
 // StepWeight is for Weigh, in nanoseconds: a third of the time that others may have to wait.
 const StepWeight = 300e3
 
 // Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, and how long it looks
-// at gangs that are held, and makes offers, to about so many nanoseconds each, as the constants below estimate. More
-// tells whether something is left. Without it, a Step performs all.
+// at gangs that are held, makes offers, and lets go of what sessions leave behind, to about so many nanoseconds each,
+// as the constants below estimate. More tells whether something is left. Without it, a Step performs all.
 func (st *State) Weigh(most int64) { st.weight = most }
 
 // What Steps take, in nanoseconds, by what is performed: measured by BenchmarkSteps.

@@ -254,6 +254,47 @@ var stepCases = []stepCase{
 		again: func(b *bed, i int) { b.now += 1e9; b.step(Event{Kind: Tick}) }},
 	{name: "tick, 8 requests wait, 10,000 workers", workers: 10000, devices: 4, sessions: 255, begin: eightWait,
 		again: func(b *bed, i int) { b.now += 1e9; b.step(Event{Kind: Tick}) }},
+	{name: "session ends, 16,384 arrays", workers: 16, devices: 8, again: func(b *bed, i int) {
+		c := b.joinClient()
+		b.putsOn(c, 16384, true)
+		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
+	}},
+	{name: "session ends, 2,048 programs", workers: 16, devices: 8, begin: func(b *bed) {
+		for i := range uint64(2048) {
+			b.loads(i+1, false)
+		}
+	}, again: func(b *bed, i int) {
+		c := b.joinClient()
+		for i := range uint64(2048) {
+			b.say(c, wire.KindCompile, compileOf(i+1, len(onAll(b))))
+		}
+		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
+	}},
+	{name: "session ends, others have 16,384 gangs", workers: 16, devices: 8, sessions: 16,
+		begin: func(b *bed) { b.busies(1024) },
+		again: func(b *bed, i int) { b.say(b.joinClient(), wire.KindGoodbye, &wire.Goodbye{}) }},
+	{name: "session ends, 1,024 gangs", workers: 16, devices: 8, again: func(b *bed, i int) {
+		c := b.joinClient()
+		b.putsOn(c, 1024, false)
+		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
+		for n := b.st.gang - 1023; n <= b.st.gang; n++ {
+			b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{n}})
+		}
+	}},
+	{name: "worker lost, others have 16,384 gangs", workers: 16, devices: 8, sessions: 16,
+		begin: func(b *bed) { b.busies(1024) },
+		again: func(b *bed, i int) {
+			b.step(Event{Kind: Lost, Conn: b.joinWorker("new", 8), Err: errLeft})
+		}},
+	{name: "worker lost, 1,024 gangs", workers: 16, devices: 8, sessions: 16, again: func(b *bed, i int) {
+		b.busies(64)
+		b.step(Event{Kind: Lost, Conn: b.workers[0], Err: errLeft})
+		b.workers[0] = b.joinWorker("w0", 8)
+		for _, s := range b.sessions() {
+			b.say(s.conn, wire.KindRebind, &wire.Rebind{Epoch: s.offered.view.Epoch()})
+		}
+		b.step(Event{Kind: Flush})
+	}},
 	{name: "artifact to 2,048 workers", workers: 2048, devices: 1, begin: func(b *bed) {
 		b.loads(1, true)
 		for _, w := range b.workers[1:] {
@@ -287,6 +328,26 @@ func (b *bed) holdsAll() {
 		b.say(s.conn, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: square2, Devices: on})
 	}
 	statustest.MustEqual(b.t, len(b.st.held), len(b.st.sessions)-1, "gangs are held")
+}
+
+// putsOn has a client put so many arrays on the first device, which its worker reports or not.
+func (b *bed) putsOn(client uint64, arrays int, report bool) {
+	s := b.st.conns[client].s
+	for range arrays {
+		op := s.last + 1
+		b.say(client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: square, Devices: []uint32{0}})
+		if report {
+			b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{b.st.gang}})
+			b.step(Event{Kind: Flush})
+		}
+	}
+}
+
+// busies has each other session put so many arrays, which no worker reports.
+func (b *bed) busies(arrays int) {
+	for _, s := range b.others() {
+		b.putsOn(s.conn, arrays, false)
+	}
 }
 
 // sessions returns all sessions by number, and others those beside the client's.

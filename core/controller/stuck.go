@@ -127,13 +127,18 @@ func (st *State) endStuck() {
 // failed: their turn does not come before the worker is back.
 func (st *State) endDependents() {
 	for _, is := range st.islands {
-		for _, t := range slices.Sorted(maps.Keys(is.held)) {
-			g := is.held[t]
-			if g == nil || !g.place.workers.meets(st.muted.slots) {
-				continue
+		var waits []uint64 // tickets
+		for t, g := range is.held {
+			if g.place.workers.meets(st.muted.slots) {
+				waits = append(waits, t)
 			}
-			if err := st.usable(g); err != nil {
-				st.feed(is, schedule.Event{Kind: schedule.Cancel, ID: t, Err: err})
+		}
+		slices.Sort(waits)
+		for _, t := range waits {
+			if g := is.held[t]; g != nil {
+				if err := st.usable(g); err != nil {
+					st.feed(is, schedule.Event{Kind: schedule.Cancel, ID: t, Err: err})
+				}
 			}
 		}
 	}

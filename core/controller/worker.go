@@ -325,8 +325,8 @@ func (st *State) workerLost(w *worker, err error) {
 // failOn fails the operations of a worker that has gone, and gives its compilations to others. Gangs that wait for
 // their place and would run there fail before the places of those that ran there become free.
 func (st *State) failOn(w *worker) {
-	for _, t := range slices.Sorted(maps.Keys(w.island.held)) {
-		if g := w.island.held[t]; g != nil && g.place.workers.has(w.slot) {
+	for _, t := range st.placingOn(w) {
+		if g := w.island.held[t]; g != nil {
 			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: g.located(w.gone)})
 		}
 	}
@@ -339,13 +339,12 @@ func (st *State) failOn(w *worker) {
 			st.giveUp(g, st.lossOf(g, w))
 		}
 	}
-	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
-		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
+	for _, n := range st.underWayOn(w) {
+		if g := st.gangs[n]; g != nil {
 			st.losePart(g, w)
+		} else {
+			st.outlived(st.leaving[n], w, 0, w.gone)
 		}
-	}
-	for _, n := range slices.Sorted(maps.Keys(st.leaving)) {
-		st.outlived(st.leaving[n], w, 0, w.gone)
 	}
 	st.letRemains(w)
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
@@ -358,6 +357,41 @@ func (st *State) failOn(w *worker) {
 			}
 		}
 	}
+}
+
+// placingOn returns the tickets of the runs that wait for their places on a worker, among others, ascending. It looks
+// at no others than those of sessions that have the worker, and neither does underWayOn.
+func (st *State) placingOn(w *worker) (tickets []uint64) {
+	for _, s := range st.sessions {
+		for e := s.line.first; e != nil && s.workers.has(w.slot); e = e.behind {
+			if g := e.g; g != nil && g.isPlacing() && g.place.workers.has(w.slot) {
+				tickets = append(tickets, g.ticket)
+			}
+		}
+	}
+	slices.Sort(tickets)
+	return tickets
+}
+
+// underWayOn returns the numbers of the gangs that have yet to end on a worker, ascending.
+func (st *State) underWayOn(w *worker) (numbers []uint64) {
+	for _, s := range st.sessions {
+		if !s.workers.has(w.slot) {
+			continue
+		}
+		for g := range s.dispatched {
+			if g.waits.has(w.slot) {
+				numbers = append(numbers, g.number)
+			}
+		}
+	}
+	for n, g := range st.leaving {
+		if g.waits.has(w.slot) {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
 }
 
 // release frees the slot of a worker that has gone and that no session needs.

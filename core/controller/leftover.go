@@ -1,0 +1,54 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+)
+
+// A session may have thousands of programs, each with facts on disk. When it ends they go some at a time, behind all
+// else that it had, and others come in between. Until the last of them has gone, its workers keep their slots: by slot
+// it is counted where a program is loaded.
+
+// leftover is what is left of a session that has ended.
+type leftover struct {
+	s        *session
+	programs []*program
+}
+
+// What it takes to let go of a program, in nanoseconds: measured by BenchmarkSteps.
+const weightOfProgram = 1500
+
+// leaveOver takes down what is left of a session that ends.
+func (st *State) leaveOver(s *session) {
+	l := leftover{s: s}
+	for _, id := range slices.Sorted(maps.Keys(s.graphs)) {
+		for _, p := range s.graphs[id].programs {
+			if p.graphs--; p.forgotten && p.graphs == 0 {
+				l.programs = append(l.programs, p)
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
+		l.programs = append(l.programs, s.programs[id])
+	}
+	st.leftovers = append(st.leftovers, l)
+}
+
+// letLeftovers lets go of what is left of sessions, for about the time that Weigh says.
+func (st *State) letLeftovers() {
+	for spent := int64(0); len(st.leftovers) > 0 && (st.weight == 0 || spent < st.weight); spent += weightOfProgram {
+		l := &st.leftovers[0]
+		switch s := l.s; {
+		case len(l.programs) > 0:
+			p := l.programs[0]
+			l.programs = l.programs[1:]
+			st.letProgram(p)
+		case len(s.unkept) > 0:
+			st.letFirst(s)
+		default:
+			st.leaveBindings(s)
+			st.stir()
+			st.leftovers = slices.Delete(st.leftovers, 0, 1)
+		}
+	}
+}
