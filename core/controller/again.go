@@ -43,11 +43,11 @@ func (st *State) again(c *compiled) {
 func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Place) {
 	c, on := p.of, p.place
 	if p.portable {
-		here := slices.IndexFunc(s.slots, func(slot int) bool { return st.workers[slot].gone == nil })
+		here := slices.IndexFunc(s.at, func(w *worker) bool { return w.gone == nil })
 		if here < 0 {
 			return nil, nil
 		}
-		one, err := st.place(s, []uint32{uint32(here)})
+		one, err := st.place(s, []uint32{s.first(here)})
 		if err != nil {
 			return nil, nil
 		}

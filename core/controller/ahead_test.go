@@ -277,7 +277,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 	b := newBed(t, Config{MemoryWait: 60e9}, 1, 2)
 	b.program(1)
 	s := b.st.sessions[1]
-	statustest.OK(t, b.st.ledger.SetLimit(s.numbers[0], 4+4*long+15)) // of the other device there is no limit
+	statustest.OK(t, b.st.ledger.SetLimit(s.number(0), 4+4*long+15)) // of the other device there is no limit
 	other := b.joinClient()
 	put := func(conn, op uint64, elements int64, on uint32) {
 		b.say(conn, wire.KindPut, &wire.Put{Op: op, Object: op, Array: floats(elements), Devices: []uint32{on}})
@@ -308,7 +308,8 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 // fillsMemory leaves no memory on the first devices beside what is there, and has a run held that reads an array.
 func (b *bed) fillsMemory(devices int, array uint64) {
 	s := b.st.sessions[1]
-	for _, d := range s.numbers[:devices] {
+	for i := range devices {
+		d := s.number(uint32(i))
 		statustest.OK(b.t, b.st.ledger.SetLimit(d, b.st.ledger.Device(d).InUse))
 	}
 	b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: 1 << 20, Inputs: []uint64{array}})

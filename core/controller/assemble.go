@@ -142,10 +142,10 @@ func ownPieces(at *place, m *wire.Assemble) map[int]*wire.Assemble {
 	row := 0
 	for _, piece := range m.Pieces {
 		for _, d := range at.rows[row : row+int(piece.Rows)] {
-			part := own[at.in.slots[d]]
+			part := own[at.in.slot(d)]
 			if part == nil {
 				part = &wire.Assemble{Object: m.Object}
-				own[at.in.slots[d]] = part
+				own[at.in.slot(d)] = part
 			}
 			part.Devices = append(part.Devices, d)
 			if n := len(part.Pieces) - 1; n >= 0 && part.Pieces[n].Object == piece.Object {

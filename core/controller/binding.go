@@ -15,16 +15,26 @@ import (
 // placed by it keep their meaning until they have ended. See rebind.go.
 type binding struct {
 	view    *placement.View
-	spans   []*wire.Span // of the view
-	slots   []int        // of the workers, by virtual device
-	numbers []int        // in the ledger, by virtual device
-	islands []*island    // by virtual device
-	workers set          // slots
-
-	// Of the workers, as a client is told.
-	at     []*worker        // by span
-	brings []*wire.Platform // of the devices, each once
+	spans   []*wire.Span     // of the view
+	at      []*worker        // by span
+	workers set              // slots
+	brings  []*wire.Platform // of the devices, each once
 }
+
+// len returns the number of virtual devices.
+func (b *binding) len() int { return b.view.Len() }
+
+// behind returns the worker of a virtual device. Other goroutines may read its slot and its island, which do not change.
+func (b *binding) behind(d uint32) *worker { return b.at[b.view.SpanOf(int(d))] }
+
+// first returns the first virtual device of a span.
+func (b *binding) first(span int) uint32 { return uint32(b.view.First(span)) }
+
+// slot returns the slot of the worker of a virtual device.
+func (b *binding) slot(d uint32) int { return b.behind(d).slot }
+
+// number returns the number in the ledger of a virtual device.
+func (b *binding) number(d uint32) int { return b.view.Number(int(d)) }
 
 // bind returns the binding of a view: the one that it made last, if that is of the same view, as for clients that begin
 // one after another. Workers of the view that have gone have kept their slots.
@@ -35,9 +45,8 @@ func (st *State) bind(view *placement.View) *binding {
 	if st.bound != nil && st.bound.view == view {
 		return st.bound
 	}
-	n, left := view.Len(), view.Spans()
-	b := &binding{view: view, spans: make([]*wire.Span, 0, len(left)), at: make([]*worker, 0, len(left)),
-		slots: make([]int, 0, n), numbers: make([]int, 0, n), islands: make([]*island, 0, n)}
+	left := view.Spans()
+	b := &binding{view: view, spans: make([]*wire.Span, 0, len(left)), at: make([]*worker, 0, len(left))}
 	before := trail{of: cmp.Or(st.bound, new(binding))}
 	st.bound = b
 	for len(left) > 0 {
@@ -50,13 +59,11 @@ func (st *State) bind(view *placement.View) *binding {
 		}
 		left = left[same:]
 	}
-	d := 0
-	for i, span := range b.spans {
-		b.workers.add(b.slots[d])
-		if i == 0 || b.islands[d] != b.islands[d-1] { // of one island, all devices are of one platform
-			b.knowPlatform(b.at[i])
+	for i, w := range b.at {
+		b.workers.add(w.slot)
+		if i == 0 || w.island != b.at[i-1].island { // of one island, all devices are of one platform
+			b.knowPlatform(w)
 		}
-		d += int(span.Count)
 	}
 	return b
 }
@@ -65,18 +72,12 @@ func (st *State) bind(view *placement.View) *binding {
 func (b *binding) add(w *worker, s placement.Span) {
 	b.spans, b.at = append(b.spans, &wire.Span{Worker: s.Worker, Local: uint32(s.Local), Count: uint32(s.Count)}),
 		append(b.at, w)
-	for k := range s.Count {
-		b.slots = append(b.slots, w.slot)
-		b.numbers = append(b.numbers, w.base+s.Local+k)
-		b.islands = append(b.islands, w.island)
-	}
 }
 
 // trail goes through the spans of a binding, next to those of a view that differs in few of them.
 type trail struct {
-	of     *binding
-	span   int // the next
-	device int // its first
+	of   *binding
+	span int // the next
 }
 
 // farthest is how many spans along passes over, of workers that have left the view: those of a host, or two.
@@ -90,31 +91,23 @@ func (t *trail) along(spans []placement.Span) (n int) {
 		o := t.of.spans[i]
 		return o.Worker == s.Worker && int(o.Local) == s.Local && int(o.Count) == s.Count
 	}
-	device := t.device
 	for at := t.span; at < min(t.span+farthest, len(t.of.spans)); at++ {
 		for n < len(spans) && at+n < len(t.of.spans) && is(at+n, spans[n]) {
 			n++
 		}
 		if n > 0 {
-			t.span, t.device = at, device
+			t.span = at
 			return n
 		}
-		device += int(t.of.spans[at].Count)
 	}
 	return 0
 }
 
 // copy appends the next n spans to a binding.
 func (t *trail) copy(b *binding, n int) {
-	from, first := t.span, t.device
-	for t.span < from+n {
-		t.device += int(t.of.spans[t.span].Count)
-		t.span++
-	}
+	from := t.span
+	t.span += n
 	b.spans, b.at = append(b.spans, t.of.spans[from:t.span]...), append(b.at, t.of.at[from:t.span]...)
-	b.slots = append(b.slots, t.of.slots[first:t.device]...)
-	b.numbers = append(b.numbers, t.of.numbers[first:t.device]...)
-	b.islands = append(b.islands, t.of.islands[first:t.device]...)
 }
 
 // memberOf returns the worker of a process number, also one that has gone and keeps its slot; nil if there is none.
@@ -134,30 +127,30 @@ func (st *State) memberOf(process uint64) *worker {
 //
 // Errors: INVALID_ARGUMENT.
 func (b *binding) newPlace(s *session, rows []uint32) (*place, error) {
-	if len(rows) == 0 || len(rows) > len(b.slots) {
+	if len(rows) == 0 || len(rows) > b.len() {
 		return nil, b.notDevices(len(rows))
 	}
 	p := &place{s: s, in: b, rows: slices.Clone(rows), numbers: make([]int, 0, len(rows))}
 	ranks := make([]int, 0, len(rows))
 	for i, d := range rows {
-		if int(d) >= len(b.slots) {
+		if int(d) >= b.len() {
 			return nil, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
-				len(b.slots)-1)
+				b.len()-1)
 		}
 		if p.has.has(int(d)) {
 			return nil, status.New(status.InvalidArgument, "device %d is named twice", d)
 		}
 		p.has.add(int(d))
-		p.workers.add(b.slots[d])
+		w := b.behind(d)
+		p.workers.add(w.slot)
 		if i == 0 {
-			p.island = b.islands[d]
-		} else if p.island != b.islands[d] {
+			p.slot, p.island = w.slot, w.island
+		} else if p.island != w.island {
 			p.island = nil
 		}
 		ranks = append(ranks, b.view.Device(int(d)).Number)
-		p.numbers = append(p.numbers, b.numbers[d])
+		p.numbers = append(p.numbers, b.number(d))
 	}
-	p.slot = b.slots[rows[0]]
 	slices.Sort(p.numbers)
 	for _, d := range p.numbers { // FNV-1a
 		p.hash = (p.hash ^ uint64(d)) * 0x100000001b3
@@ -172,5 +165,5 @@ func (b *binding) newPlace(s *session, rows []uint32) (*place, error) {
 
 func (b *binding) notDevices(n int) error {
 	return status.New(status.InvalidArgument,
-		"%d devices are named; this session has %d, and each may be named once", n, len(b.slots))
+		"%d devices are named; this session has %d, and each may be named once", n, b.len())
 }

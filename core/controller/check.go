@@ -302,9 +302,9 @@ func (a *audit) use(s *session) {
 	}
 	for _, o := range s.objects {
 		if o.charge != 0 {
-			for i, d := range o.place.rows {
+			for _, d := range o.place.rows {
 				if !o.freed.has(int(d)) {
-					want.add(o.place.in.numbers[o.place.rows[i]])
+					want.add(o.place.in.number(d))
 				}
 			}
 		}
@@ -331,7 +331,7 @@ func (a *audit) use(s *session) {
 // lost returns those of a place's devices whose workers have gone.
 func (p *place) lost(st *State) (rows []uint32) {
 	for _, d := range p.rows {
-		if w := st.workers[p.in.slots[d]]; w == nil || w.gone != nil {
+		if w := st.workers[p.in.slot(d)]; w == nil || w.gone != nil {
 			rows = append(rows, d)
 		}
 	}

@@ -165,17 +165,18 @@ func textOf(m *wire.Compile) (*wire.Content, error) {
 // rows are the session's devices that a program is for.
 func (st *State) rows(s *session, m *wire.Compile, o compileoptions.Options) ([]uint32, error) {
 	if o.Portable {
-		first := min(int(m.First), len(s.slots)-1)
-		platform := st.workers[s.slots[first]].platform
-		here := slices.IndexFunc(s.slots[first:], func(w int) bool {
-			return st.workers[w].gone == nil && st.workers[w].platform == platform
-		})
-		return []uint32{uint32(first + max(here, 0))}, nil
+		first := min(m.First, uint32(s.len()-1))
+		span, platform := s.view.SpanOf(int(first)), s.behind(first).platform
+		here := slices.IndexFunc(s.at[span:], func(w *worker) bool { return w.gone == nil && w.platform == platform })
+		if here > 0 {
+			first = s.first(span + here)
+		}
+		return []uint32{first}, nil
 	}
 	n := o.Replicas * o.Partitions
-	if n > len(s.slots) {
+	if n > s.len() {
 		return nil, invalid("the program is for %s of %s; this session has %s", status.Count(o.Replicas, "replica"),
-			status.Count(o.Partitions, "partition"), status.Count(len(s.slots), "device"))
+			status.Count(o.Partitions, "partition"), status.Count(s.len(), "device"))
 	}
 	rows := make([]uint32, n)
 	for i := range rows {
@@ -208,7 +209,7 @@ func (st *State) key(m *wire.Compile, r *request, p *place) string {
 		order := map[int]int{} // of workers, by slot
 		where := make([]byte, 0, 8*len(p.rows))
 		for _, d := range p.rows {
-			slot := p.in.slots[d]
+			slot := p.in.slot(d)
 			at, found := order[slot]
 			if !found {
 				at = len(order)

@@ -35,9 +35,9 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 	known := map[uint64]int{} // of sources
 	var seen set
 	for i, move := range m.Moves {
-		if move == nil || int(move.To) >= len(b.slots) || int(move.From) >= len(b.slots) {
+		if move == nil || int(move.To) >= b.len() || int(move.From) >= b.len() {
 			c.err = invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
-				len(b.slots)-1)
+				b.len()-1)
 			return c
 		}
 		if isTold(move) {
@@ -55,8 +55,8 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 			c.sources = append(c.sources, source{object: move.Source, move: i})
 		}
 		c.sources[at].on.add(int(move.From))
-		c.workers.add(b.slots[move.From])
-		c.workers.add(b.slots[move.To])
+		c.workers.add(b.slot(move.From))
+		c.workers.add(b.slot(move.To))
 	}
 	if c.workers.count() > 1 {
 		c.divide(m.Moves)
@@ -78,7 +78,7 @@ func (c *cut) divide(moves []*wire.Move) {
 	pairs := map[[2]int]bool{}
 	for i, m := range moves {
 		m.Index = uint32(i + 1)
-		from, to := c.in.slots[m.From], c.in.slots[m.To]
+		from, to := c.in.slot(m.From), c.in.slot(m.To)
 		if from != to {
 			m.Peer = c.in.view.Device(int(m.From)).Worker
 			deal(to, m)

@@ -110,7 +110,7 @@ func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
 	index, before := uint32(1), [2]int{}
 	for _, m := range n.Transfer.Moves {
 		for k := range max(1, m.Count) {
-			from, to := c.in.slots[m.From+k], c.in.slots[m.To+k]
+			from, to := c.in.slot(m.From+k), c.in.slot(m.To+k)
 			if to == from {
 				c.add(from, m, k, index, 0)
 				continue

@@ -142,7 +142,7 @@ func (st *State) leavesDevices(g *gang) {
 	}
 	var on []int
 	for _, d := range g.place.rows {
-		if !g.waits.has(g.place.in.slots[d]) {
+		if !g.waits.has(g.place.in.slot(d)) {
 			on = append(on, g.place.in.view.Device(int(d)).Number)
 		}
 	}

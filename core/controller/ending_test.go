@@ -17,7 +17,7 @@ func TestFreesBehindAStoppedPutLeave(t *testing.T) {
 	b.program(1)
 	expect := func(when string, want int64) {
 		t.Helper()
-		statustest.Equal(t, b.st.ledger.Device(b.st.sessions[1].numbers[0]).InUse, want, "%s: bytes are in use", when)
+		statustest.Equal(t, b.st.ledger.Device(b.st.sessions[1].number(0)).InUse, want, "%s: bytes are in use", when)
 		statustest.Check(t, b.st.Check())
 	}
 	free := func(id uint64) { b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{id}}) }

@@ -162,7 +162,7 @@ func (st *State) adoptPlaces(s *session, d *sketch) error {
 		p := d.places[key]
 		old := s.places[key]
 		if len(p.rows) == 1 {
-			old = s.single[p.rows[0]]
+			old = s.alone(p.rows[0])
 		}
 		if old != nil {
 			had[p] = old
@@ -368,9 +368,9 @@ func (d *sketch) resolveTransfer(n *node, t *graphs.Transfer) (err error) {
 	var last *set // of the source of the move before
 	for i := range t.Moves {
 		move := &t.Moves[i]
-		if int(move.To) >= len(d.in.slots) || int(move.From) >= len(d.in.slots) {
+		if int(move.To) >= d.in.len() || int(move.From) >= d.in.len() {
 			return invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
-				len(d.in.slots)-1)
+				d.in.len()-1)
 		}
 		if !made.has(int(move.To)) {
 			made.add(int(move.To))

@@ -27,9 +27,9 @@ func (r *rebuilding) shards(s *session, w *worker, arrays []*wire.HeldArray) {
 		return
 	}
 	virtual := map[uint32]uint32{} // by local device
-	for d, slot := range s.slots {
-		if slot == w.slot {
-			virtual[uint32(s.view.Device(d).Local)] = uint32(d)
+	for i, span := range s.spans {
+		for k := uint32(0); s.at[i] == w && k < span.Count; k++ {
+			virtual[span.Local+k] = s.first(i) + k
 		}
 	}
 	all := r.arrays[s.id]

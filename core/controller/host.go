@@ -61,7 +61,7 @@ func (g *gang) hostUses(message any) []hostUse {
 type hostTakes map[int]int64
 
 // add counts bytes of a virtual device.
-func (h hostTakes) add(in *binding, device uint32, bytes int64) { h[in.slots[device]] += bytes }
+func (h hostTakes) add(in *binding, device uint32, bytes int64) { h[in.slot(device)] += bytes }
 
 // makes counts an array that is made, with so many bytes on each device.
 func (h hostTakes) makes(at *place, bytes int64) {
@@ -77,7 +77,7 @@ func (h hostTakes) transfer(g *gang, m *wire.Transfer) {
 	read := map[[2]uint64]bool{}
 	for _, v := range m.Moves {
 		o, isWhole := g.s.objects[v.Source], len(v.Start)+len(v.Size) == 0
-		if isWhole && in.slots[v.From] == in.slots[v.To] {
+		if isWhole && in.slot(v.From) == in.slot(v.To) {
 			continue // the driver copies it
 		}
 		if !made[v.To] {

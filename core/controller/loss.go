@@ -89,7 +89,7 @@ func (st *State) putLeft(s *session, m *wire.Put, at *place) (*wire.Put, *place,
 	}
 	var why error
 	for _, d := range at.rows {
-		w := st.workers[at.in.slots[d]]
+		w := st.workers[at.in.slot(d)]
 		switch {
 		case w.gone == nil:
 		case status.CodeOf(w.why) == status.NotFound:
@@ -140,7 +140,7 @@ func (st *State) loseWorker(s *session, w *worker) {
 
 // leftOf returns the place of those of a place's devices whose workers are there, nil if there are none.
 func (st *State) leftOf(s *session, p *place) *place {
-	rows := slices.DeleteFunc(slices.Clone(p.rows), func(d uint32) bool { return st.workers[p.in.slots[d]].gone != nil })
+	rows := slices.DeleteFunc(slices.Clone(p.rows), func(d uint32) bool { return st.workers[p.in.slot(d)].gone != nil })
 	if len(rows) == 0 {
 		return nil
 	}

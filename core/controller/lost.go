@@ -61,7 +61,7 @@ func (r *rebuilding) findLost(s *session) {
 			continue
 		}
 		on.each(func(d int) {
-			if one.gang.has.has(s.slots[d]) {
+			if one.gang.has.has(s.slot(uint32(d))) {
 				held.add(d)
 			} else if n := before[d]; n == 0 || one.gang.number < n {
 				before[d] = one.gang.number
@@ -102,7 +102,7 @@ func (r *rebuilding) takes(one *reminder) (on set, first uint64, n int) {
 		return node.over.has, first, len(node.sizes)
 	}
 	add := func(d uint32) {
-		if int(d) < len(s.slots) {
+		if int(d) < s.len() {
 			on.add(int(d))
 		}
 	}

@@ -50,7 +50,8 @@ func encoded(m proto.Message) []byte {
 func (st *State) ownDevices(b *binding, devices []uint32) [][]byte {
 	by := make([][]uint32, len(st.workers))
 	for _, d := range devices {
-		by[b.slots[d]] = append(by[b.slots[d]], d)
+		slot := b.slot(d)
+		by[slot] = append(by[slot], d)
 	}
 	own := make([][]byte, len(by))
 	for slot, mine := range by {

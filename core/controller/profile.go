@@ -9,14 +9,12 @@ import (
 // client has one answer for each worker: one that is lost meanwhile is in Peers.
 func (st *State) profile(s *session, m *wire.Profile) {
 	var here, all set
-	for _, slot := range s.slots {
-		if all.has(slot) {
+	for _, w := range s.at {
+		if all.has(w.slot) {
 			continue
 		}
-		all.add(slot)
-		w := st.workers[slot]
-		if w.gone == nil {
-			here.add(slot)
+		if all.add(w.slot); w.gone == nil {
+			here.add(w.slot)
 			continue
 		}
 		st.send(s.to(), wire.KindProfiled, &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: s.id, Worker: w.process.Number,

@@ -132,18 +132,19 @@ func (st *State) describeOffer(s *session) *wire.Rebind {
 	b := s.offered
 	m := &wire.Rebind{Epoch: b.view.Epoch()}
 	var told set
-	for d, slot := range b.slots {
-		if slot == s.slots[d] {
+	for i, span := range b.spans {
+		w := b.at[i]
+		if w == s.at[i] {
 			continue
 		}
-		w := st.workers[slot]
-		if !told.has(slot) {
-			told.add(slot)
+		if !told.has(w.slot) {
+			told.add(w.slot)
 			m.Workers = append(m.Workers, w.process)
 		}
-		at := b.view.Device(d)
-		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.platformIn(s.platforms),
-			w.offer.Devices[at.Local], st.sharing[w.process.Host]))
+		for k, local := range w.offer.Devices[span.Local : span.Local+span.Count] {
+			m.Devices = append(m.Devices, describeDevice(int(b.first(i))+k, span.Worker, uint32(w.island.index),
+				w.platformIn(s.platforms), local, st.sharing[w.process.Host]))
+		}
 	}
 	return m
 }
@@ -166,13 +167,16 @@ func (st *State) rebind(s *session) {
 	st.countMissing(s) // those that come may have gone, too: since the offer
 	var changed set
 	var come, gone set // slots
-	for d, slot := range next.slots {
-		if slot != old.slots[d] {
-			changed.add(d)
-			gone.add(old.slots[d])
-			if s.told.has(slot) { // others are told when they are needed
-				come.add(slot)
-			}
+	for i, w := range next.at {
+		if w == old.at[i] {
+			continue
+		}
+		for k := range next.spans[i].Count {
+			changed.add(int(next.first(i) + k))
+		}
+		gone.add(old.at[i].slot)
+		if s.told.has(w.slot) { // others are told when they are needed
+			come.add(w.slot)
 		}
 	}
 	gone.without(next.workers)
@@ -271,7 +275,7 @@ func (st *State) pastPlaces(s *session, changed set) {
 		}
 	}
 	changed.each(func(d int) {
-		if p := s.single[d]; p != nil {
+		if p := s.alone(uint32(d)); p != nil {
 			st.passes(p)
 			s.single[d] = nil
 		}
@@ -281,7 +285,7 @@ func (st *State) pastPlaces(s *session, changed set) {
 // passes ends a place that has lost a worker: operations that were sent before the loss fail because of it.
 func (st *State) passes(p *place) {
 	for _, d := range p.rows {
-		if w := st.workers[p.in.slots[d]]; p.past == nil && w != nil && w.gone != nil {
+		if w := st.workers[p.in.slot(d)]; p.past == nil && w != nil && w.gone != nil {
 			p.past = w.gone
 		}
 	}

@@ -129,7 +129,7 @@ type workerFacts struct {
 // sessionFacts is what a report says about a session.
 type sessionFacts struct {
 	s      *session // of which only what does not change is read
-	at     *binding // then; it does not change, and the session may get another
+	in     *binding // then; it does not change, and the session may get another
 	report *wire.Report_SessionReport
 	memory []memoryFacts
 	slices []sliceFacts
@@ -231,7 +231,7 @@ func (a *Answer) session(s *session) (cost int) {
 	if st.sessions[s.id] != s { // it ended meanwhile
 		return 1
 	}
-	f := sessionFacts{s: s, at: s.binding, report: &wire.Report_SessionReport{
+	f := sessionFacts{s: s, in: s.binding, report: &wire.Report_SessionReport{
 		Session: s.id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 		Programs: uint64(len(s.programs)), UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6,
 		DeviceNs: int64(s.spent), Held: st.heldOf(s), Tenant: s.tenant.terms.Name,
@@ -280,8 +280,8 @@ func (a *Answer) Report() *wire.Report {
 	host := map[uint32]int64{} // by session
 	gone := map[int]bool{}     // slots whose workers' arrays are lost
 	for i := range a.facts.sessions {
-		for _, slot := range a.facts.sessions[i].at.slots {
-			gone[slot] = true
+		for _, w := range a.facts.sessions[i].in.at {
+			gone[w.slot] = true
 		}
 	}
 	var island *wire.Report_Island
@@ -335,12 +335,13 @@ func (a *Answer) busiest() (out []*wire.Report_Program) {
 
 // bytes returns the device memory of a session's arrays, by virtual device. Virtual is scratch, zero between calls.
 func (f *sessionFacts) bytes(gone map[int]bool, virtual []int32) (bytes []int64, scratch []int32) {
-	bytes = make([]int64, len(f.at.slots))
-	for d, number := range f.at.numbers {
+	bytes = make([]int64, f.in.len())
+	for d := range bytes {
+		number := f.in.number(uint32(d))
 		for len(virtual) <= number {
 			virtual = append(virtual, 0)
 		}
-		if !gone[f.at.slots[d]] {
+		if !gone[f.in.slot(uint32(d))] {
 			virtual[number] = int32(d + 1)
 		}
 	}
@@ -351,8 +352,8 @@ func (f *sessionFacts) bytes(gone map[int]bool, virtual []int32) (bytes []int64,
 			}
 		}
 	}
-	for _, number := range f.at.numbers {
-		virtual[number] = 0
+	for d := range bytes {
+		virtual[f.in.number(uint32(d))] = 0
 	}
 	return bytes, virtual
 }

@@ -41,7 +41,7 @@ type session struct {
 	seen      placement.Numbers // the same as numbers; nil until needed
 	told      set               // slots of workers that know of the session
 	places    map[string]*place
-	single    []*place // by virtual device; nil until needed
+	single    []*place // by virtual device; see alone
 
 	// What it has there.
 	objects   map[uint64]*object
@@ -182,7 +182,6 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 	if st.config.KeepTraces {
 		m.MaxTrace = maxTrace
 	}
-	s.single = make([]*place, view.Len())
 	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
 		return nil, nil, nil, err
 	}
@@ -364,11 +363,13 @@ func (st *State) tellDevices(s *session, workers set) {
 //
 // Errors: INVALID_ARGUMENT.
 func (st *State) place(s *session, rows []uint32) (*place, error) {
-	if len(rows) == 0 || len(rows) > len(s.slots) {
+	if len(rows) == 0 || len(rows) > s.len() {
 		return nil, s.notDevices(len(rows))
 	}
-	if d := rows[0]; len(rows) == 1 && int(d) < len(s.single) && s.single[d] != nil {
-		return s.single[d], nil
+	if len(rows) == 1 {
+		if p := s.alone(rows[0]); p != nil {
+			return p, nil
+		}
 	}
 	key := appendRows(st.buffer[len(st.buffer):], rows)
 	if p := s.places[string(key)]; p != nil {
@@ -382,6 +383,14 @@ func (st *State) place(s *session, rows []uint32) (*place, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// alone returns the session's place of one virtual device; nil if it was not needed yet.
+func (s *session) alone(d uint32) *place {
+	if int(d) < len(s.single) {
+		return s.single[d]
+	}
+	return nil
 }
 
 // placeMade is place, for devices whose place may have been made beforehand.
@@ -412,6 +421,9 @@ func (st *State) keepPlace(s *session, p *place, key string) (err error) {
 	p.workers.each(func(slot int) { p.conns = append(p.conns, st.workers[slot].to[0]) })
 	p.checked = ^uint64(0)
 	if len(p.rows) == 1 {
+		if s.single == nil {
+			s.single = make([]*place, s.len())
+		}
 		s.single[p.rows[0]] = p
 		return nil
 	}

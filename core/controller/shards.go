@@ -25,7 +25,7 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 				}
 				o.freed.add(int(d))
 				fresh = append(fresh, d)
-				slot = o.place.in.slots[d]
+				slot = o.place.in.slot(d)
 			} else if slot = s.orphanOf(d); slot < 0 {
 				continue
 			}
@@ -54,10 +54,10 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 // orphanOf returns the slot of a device's worker if it may have what the controller does not know of, see endOrphans;
 // else -1.
 func (s *session) orphanOf(d uint32) int {
-	if len(s.orphans) == 0 || int(d) >= len(s.slots) {
+	if len(s.orphans) == 0 || int(d) >= s.len() {
 		return -1
 	}
-	if slot := s.slots[d]; s.orphans.has(slot) && s.told.has(slot) { // another one may have its place
+	if slot := s.slot(d); s.orphans.has(slot) && s.told.has(slot) { // another one may have its place
 		return slot
 	}
 	return -1

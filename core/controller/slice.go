@@ -287,8 +287,9 @@ func (st *State) released() {
 // a request for an exclusive slice keeps free devices from sessions that have begun since.
 func (st *State) excluded(p *place) error {
 	name := func(i int) (row int, device string) {
-		row = slices.Index(p.in.numbers, p.numbers[i])
-		return row, fmt.Sprintf("%s/%d", st.workers[p.in.slots[row]].name, p.in.view.Device(row).Local)
+		at := slices.IndexFunc(p.rows, func(d uint32) bool { return p.in.number(d) == p.numbers[i] })
+		row = int(p.rows[at])
+		return row, fmt.Sprintf("%s/%d", p.in.behind(p.rows[at]).name, p.in.view.Device(row).Local)
 	}
 	if st.layout.HasExclusive() {
 		if slice, i := st.layout.Excluded(p.s.id, p.numbers); slice != nil {

@@ -423,10 +423,10 @@ func (w *slicing) check() {
 				w.t.Fatalf("slice %d has %v, its client was told %v", slice.Number, slice.Devices, got)
 			}
 			for _, d := range slice.Devices {
-				if w.st.workers[s.slots[d]] == nil || w.st.workers[s.slots[d]].gone != nil {
+				if s.behind(uint32(d)).gone != nil {
 					continue
 				}
-				number := s.numbers[d]
+				number := s.number(uint32(d))
 				users[number] = append(users[number], fmt.Sprint(s.id, ".", slice.Number))
 				alone[number] = alone[number] || slice.Want.Exclusive
 			}

@@ -24,7 +24,7 @@ type stepCase struct {
 }
 
 func onAll(b *bed) []uint32 {
-	all := make([]uint32, len(b.st.sessions[1].slots))
+	all := make([]uint32, b.st.sessions[1].len())
 	for i := range all {
 		all[i] = uint32(i)
 	}
@@ -33,7 +33,7 @@ func onAll(b *bed) []uint32 {
 
 // loads loads for the session a program that has the portable form, which makes no pair of workers known to each other.
 func (b *bed) loads(program uint64, kept bool) {
-	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: b.compile(program, len(b.st.sessions[1].slots)),
+	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: b.compile(program, b.st.sessions[1].len()),
 		Info:     &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}},
 		Loadable: &wire.Loadable{Serialized: []byte("x"), Kept: kept}})
 }

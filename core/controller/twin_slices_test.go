@@ -100,10 +100,10 @@ func (w *twin) slicesAgree() {
 				w.t.Fatalf("slice %d of session %d has %v, its client was told %v", slice.Number, s.id, slice.Devices, got)
 			}
 			for _, d := range slice.Devices {
-				if w.st.workers[s.slots[d]] == nil || w.st.workers[s.slots[d]].gone != nil {
+				if s.behind(uint32(d)).gone != nil {
 					continue
 				}
-				number := s.numbers[d]
+				number := s.number(uint32(d))
 				users[number]++
 				alone[number] = alone[number] || slice.Want.Exclusive
 			}

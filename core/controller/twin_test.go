@@ -120,7 +120,7 @@ func (w *twin) step(ev Event) {
 				continue
 			}
 			for _, row := range g.place.rows {
-				if in := g.place.in; g.waits.has(in.slots[row]) { // else it has ended there, and may have left the device
+				if in := g.place.in; g.waits.has(in.slot(row)) { // else it has ended there, and may have left the device
 					on[[2]int{g.island.index, in.view.Device(int(row)).Number}]++
 				}
 			}

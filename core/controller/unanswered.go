@@ -27,12 +27,12 @@ func (st *State) lostIn(w *worker) int64 {
 }
 
 // unanswered lists the operations of a session that wait for workers that say nothing. It takes time in proportion to
-// the session's devices and, if there is such a worker, to its operations under way.
+// the session's workers and, if there is such a worker, to its operations under way.
 func (st *State) unanswered(s *session) (all []*wire.Report_Unanswered) {
 	var seen set
-	for _, slot := range s.slots {
-		if w := st.workers[slot]; !seen.has(slot) && st.isSilent(w) {
-			seen.add(slot)
+	for _, w := range s.at {
+		if !seen.has(w.slot) && st.isSilent(w) {
+			seen.add(w.slot)
 			if u := st.unansweredBy(s, w); u != nil {
 				all = append(all, u)
 			}

@@ -189,6 +189,19 @@ func (v *View) where(virtual int) (w *Worker, local int) {
 	return r.worker, r.local + virtual - r.device
 }
 
+// Number returns the number in the whole cluster of a virtual device. Its worker may have left, and another one may have
+// got its number.
+func (v *View) Number(virtual int) int {
+	w, local := v.where(virtual)
+	return w.First + local
+}
+
+// SpanOf returns the index in Spans of the span that has a virtual device.
+func (v *View) SpanOf(virtual int) int { return int(v.at[virtual]) }
+
+// First returns the first virtual device of a span, by its index in Spans.
+func (v *View) First(span int) int { return v.runs[span].device }
+
 // Numbers returns the devices' numbers in the whole cluster. The worker of some may have left, and others may have got
 // their numbers.
 func (v *View) Numbers() (all Numbers) {
