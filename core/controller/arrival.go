@@ -76,9 +76,13 @@ func splitEnds(m *wire.Completed) *wire.Completed {
 	return first
 }
 
-// Survey returns work on a message that may be done before Step takes it, with no other call of State's between: a long
-// one that needs nothing which changes. It is nil if there is none. Step does it where it was not done before.
+// Survey returns work on a message, or on a client's hello, that may be done before Step takes it, beside other calls
+// of State: long work that needs nothing which changes. It is nil if there is none. Step does it if it was not done
+// before.
 func (st *State) Survey(ev *Event) (work func()) {
+	if ev.Kind == Join {
+		return st.surveyJoin(ev)
+	}
 	c := st.conns[ev.Conn]
 	if c == nil || c.s == nil {
 		return nil

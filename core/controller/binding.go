@@ -24,7 +24,7 @@ type binding struct {
 // len returns the number of virtual devices.
 func (b *binding) len() int { return b.view.Len() }
 
-// behind returns the worker of a virtual device. Other goroutines may read its slot and its island, which do not change.
+// behind returns the worker of a virtual device. Its slot and its island do not change.
 func (b *binding) behind(d uint32) *worker { return b.at[b.view.SpanOf(int(d))] }
 
 // first returns the first virtual device of a span.

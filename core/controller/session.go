@@ -139,12 +139,13 @@ type place struct {
 
 const maxPlaces = 1 << 14
 
-func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
-	owner, err := st.tenantOf(of)
+func (st *State) clientJoins(ev *Event, h *wire.Hello) error {
+	number := ev.Conn
+	owner, err := st.tenantOf(ev.Of)
 	if err != nil {
 		return err
 	}
-	view, err := st.viewFor(h)
+	view, err := st.viewFor(h, ev.search)
 	if err != nil {
 		return err
 	}
@@ -196,8 +197,26 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 	return s, complete, m, nil
 }
 
-// viewFor returns the devices that a client will see, or why it may not have a session now.
-func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
+// surveyJoin returns work on the devices that a client wants which needs nothing that changes: to choose some of tens
+// of thousands takes a millisecond.
+func (st *State) surveyJoin(ev *Event) (work func()) {
+	h, ok := ev.Message.(*wire.Hello)
+	if !ok || h.Role != wire.Role_ROLE_CLIENT || h.Devices == 0 || h.Elastic {
+		return nil
+	}
+	platforms, err := st.platformsFor(h)
+	if err == nil {
+		ev.search, err = st.layout.SearchView(int(h.Devices), platforms...)
+	}
+	if err != nil {
+		return nil // which Step says
+	}
+	return ev.search.Choose
+}
+
+// viewFor returns the devices that a client will see, or why it may not have a session now. A search may have chosen
+// them.
+func (st *State) viewFor(h *wire.Hello, search *placement.ViewSearch) (*placement.View, error) {
 	if len(st.sessions) >= st.limits.Sessions {
 		return nil, status.New(status.ResourceExhausted, "the cluster has %d sessions, which is its limit; end some",
 			len(st.sessions))
@@ -222,7 +241,7 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	case h.Elastic && h.Devices > 0:
 		return st.elasticView(int(h.Devices), view, platforms[0])
 	case h.Devices > 0:
-		return st.layout.ViewOf(int(h.Devices), platforms...)
+		return st.layout.TakeView(search, int(h.Devices), platforms...)
 	}
 	return view, nil
 }

@@ -137,11 +137,12 @@ type Event struct {
 	Table   *tenant.Table
 	Rows    []Row // of Look
 	Err     error
-	sketch  *sketch     // of a Graph's Message: what was drawn of it; nil: Step does it
-	report  *Late       // of an Ask's: the answer; nil: Step makes it
-	request *request    // of a Compile's: what was read of it; nil: Step does it
-	cut     *cut        // of a Transfer's: what it was taken apart to; nil: Step does it
-	trace   *wholeTrace // of the last part of a Trace: the whole; nil: Step puts it together
+	sketch  *sketch               // of a Graph's Message: what was drawn of it; nil: Step does it
+	report  *Late                 // of an Ask's: the answer; nil: Step makes it
+	request *request              // of a Compile's: what was read of it; nil: Step does it
+	cut     *cut                  // of a Transfer's: what it was taken apart to; nil: Step does it
+	trace   *wholeTrace           // of the last part of a Trace: the whole; nil: Step puts it together
+	search  *placement.ViewSearch // of a Join of a client that wants so many devices; nil: Step does it
 }
 
 // ActionKind says what to do.
@@ -430,7 +431,7 @@ func (st *State) join(ev *Event) {
 	case wire.Role_ROLE_WORKER:
 		err = st.workerJoins(ev.Conn, h)
 	case wire.Role_ROLE_CLIENT:
-		if err = st.clientJoins(ev.Conn, h, ev.Of); err == nil {
+		if err = st.clientJoins(ev, h); err == nil {
 			st.stopsWaiting(describe(h.Name, ev.Peer))
 		}
 	case wire.Role_ROLE_ADMIN:

@@ -155,6 +155,11 @@ var stepCases = []stepCase{
 		c := b.joinClient()
 		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
 	}},
+	{name: "client of 8 devices comes and goes", workers: 10000, devices: 4, again: func(b *bed, i int) {
+		b.conns++
+		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Devices: 8}})
+		b.say(b.conns, wire.KindGoodbye, &wire.Goodbye{})
+	}},
 	{name: "report", workers: 10000, devices: 4, again: func(b *bed, i int) { b.asks(new(wire.Ask)) }},
 	{name: "report, sessions", workers: 512, devices: 8, sessions: 255, begin: func(b *bed) { b.puts(onAll(b)) },
 		again: func(b *bed, i int) { b.asks(new(wire.Ask)) }},

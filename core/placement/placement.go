@@ -100,6 +100,7 @@ type Map struct {
 	queue     queue
 	scratch   scratch
 	mark      uint64
+	moved     uint64 // counts workers that have come, and gone
 
 	same same
 }
@@ -166,6 +167,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	})
 	is.members = slices.Insert(is.members, at, w)
 	m.same = same{}
+	m.moved++
 	if m.workers == nil {
 		m.workers, m.versions = map[uint64]*Worker{}, map[string]version{}
 	}
@@ -318,6 +320,7 @@ func (m *Map) Leave(worker uint64) {
 	}
 	w.Island.members = slices.DeleteFunc(w.Island.members, func(o *Worker) bool { return o == w })
 	m.same = same{}
+	m.moved++
 }
 
 // Platform returns the platform of an island's devices; "" while it has no workers.

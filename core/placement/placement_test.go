@@ -51,6 +51,36 @@ func TestNewDevicesDoNotMoveOldOnes(t *testing.T) {
 
 // A view of a number of devices has the first that are there: a worker that fits,
 // an island that has enough, and what no other such view has.
+// What a search has chosen beside other calls is what ViewOf would choose, and the Map chooses nothing itself, unless
+// something has happened meanwhile to the devices.
+func TestViewsAreSearchedForBesideOtherCalls(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		meanwhile func(m *Map)
+		again     bool
+		want      string
+	}{
+		{"nothing happens", func(*Map) {}, false, "1.0/0 1.1/0"},
+		{"another view has the devices", func(m *Map) { _, _ = m.ViewOf(2) }, true, "2.0/0 2.1/0"},
+		{"a worker leaves", func(m *Map) { m.Leave(1) }, true, "2.0/0 2.1/0"},
+		{"a worker comes", func(m *Map) { join(t, m, offer(3, "", 2)) }, true, "1.0/0 1.1/0"},
+	} {
+		m := &Map{}
+		for w := range uint64(2) {
+			join(t, m, offer(w+1, "", 2))
+		}
+		s := statustest.Value(m.SearchView(2)).OK(t)
+		s.Choose()
+		c.meanwhile(m)
+		m.scratch.found = found{}
+		v := statustest.Value(m.TakeView(s, 2)).OK(t)
+		if again := len(m.scratch.found.all) > 0; list(v) != c.want || again != c.again {
+			t.Errorf("%s: the view is of %s, and the Map has searched again: %v; expected %s, %v", c.name, list(v), again,
+				c.want, c.again)
+		}
+	}
+}
+
 func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	var m Map
 	for _, o := range []Offer{offer(1, "b", 2), offer(2, "b", 2), offer(3, "a", 4)} {

@@ -364,12 +364,7 @@ func (m *Map) Requests() []*Request { return m.queue.waiting }
 // available returns devices for a request among candidates: free ones that no request before it keeps. It returns nil
 // if there are too few now.
 func (m *Map) available(r *Request, of *found, reserved Numbers) []int {
-	free := m.scratch.some[:0]
-	for i := range of.all {
-		if of.all[i].free && !reserved.Has(int(of.all[i].number)) {
-			free = append(free, of.all[i])
-		}
-	}
+	free := of.unreserved(m.scratch.some[:0], reserved)
 	m.scratch.some = free
 	if len(free) < r.Want.Devices {
 		return nil
@@ -383,6 +378,16 @@ func (m *Map) available(r *Request, of *found, reserved Numbers) []int {
 		devices[i] = int(free[at].device)
 	}
 	return devices
+}
+
+// unreserved appends those candidates that are free and that no request keeps.
+func (f *found) unreserved(into []candidate, reserved Numbers) []candidate {
+	for i := range f.all {
+		if f.all[i].free && !reserved.Has(int(f.all[i].number)) {
+			into = append(into, f.all[i])
+		}
+	}
+	return into
 }
 
 // areFree reports whether a request can still have the devices that available has returned.

@@ -2,10 +2,7 @@ package placement
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-
-	"github.com/openpathways/pathways/core/status"
 )
 
 // View is a session's list of devices: it numbers them from 0. It does not change; see Rebind.
@@ -84,54 +81,12 @@ func (m *Map) islandsOf(platforms []string) (all []*Island) {
 // Errors: INVALID_ARGUMENT for fewer than one device, RESOURCE_EXHAUSTED if the cluster
 // has too few.
 func (m *Map) ViewOf(devices int, platforms ...string) (*View, error) {
-	v := &View{sized: true, at: make([]int32, 0, max(0, devices))}
-	var err error
-	if len(platforms) == 0 {
-		err = m.choose(v, devices)
-	}
-	for _, p := range platforms {
-		if err == nil {
-			err = m.choose(v, devices, p)
-		}
-	}
+	s, err := m.SearchView(devices, platforms...)
 	if err != nil {
 		return nil, err
 	}
-	m.countView(v, +1)
-	return v, nil
-}
-
-// choose adds to a view so many devices of a platform, or of any.
-func (m *Map) choose(v *View, devices int, platform ...string) error {
-	all := m.View(platform...)
-	there := fmt.Sprint(all.Len())
-	if len(platform) > 0 && len(m.Platforms()) > 1 {
-		there += " of platform " + platform[0]
-	}
-	there += " in " + status.Count(len(all.runs), "worker")
-	switch {
-	case devices < 1:
-		return status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1",
-			status.Count(devices, "device"))
-	case devices > all.Len():
-		return status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %s; start more "+
-			"workers, or ask for fewer devices", status.Count(devices, "device"), there)
-	}
-	r := &Request{View: all, Want: Want{Devices: devices}}
-	if err := m.candidates(&m.scratch.found, r, nil, nil); err != nil {
-		return err
-	}
-	chosen := m.available(r, &m.scratch.found, m.queue.reserved)
-	if chosen == nil {
-		return status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %s too many are in "+
-			"exclusive slices, or kept for a while for requests that wait; \"pathways queue\" shows whose; pass wait= to "+
-			"wait for them, or ask for fewer devices", status.Count(devices, "device"), there)
-	}
-	for _, d := range chosen {
-		at := &all.runs[all.at[d]]
-		v.add(at.worker, at.local+d-at.device, 1)
-	}
-	return nil
+	s.Choose()
+	return m.take(s)
 }
 
 // ViewAs returns the view that a session had before: of these devices, in their order. It is nil if a worker of some
@@ -189,8 +144,8 @@ func (v *View) where(virtual int) (w *Worker, local int) {
 	return r.worker, r.local + virtual - r.device
 }
 
-// Number returns the number in the whole cluster of a virtual device. Its worker may have left, and another one may have
-// got its number.
+// Number returns the number in the whole cluster of a virtual device. Its worker may have left, and another one may
+// have got its number.
 func (v *View) Number(virtual int) int {
 	w, local := v.where(virtual)
 	return w.First + local

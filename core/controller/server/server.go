@@ -274,8 +274,9 @@ func (s *Server) join(c *link, lease time.Duration) bool {
 		s.supersede(c)
 		s.awaitOthers(c)
 	}
-	s.step(c, &controller.Event{Kind: controller.Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
-		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)}, true)
+	ev := s.prepare(c, controller.Event{Kind: controller.Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
+		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)})
+	s.step(c, &ev, true)
 	if !c.let {
 		return false // it was refused
 	}
@@ -352,8 +353,8 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	return nil
 }
 
-// prepare does without the lock what State's Step need not do on a message. It takes the event by value, since
-// most messages do not come here, and their events would be allocated, too.
+// prepare does without the lock what State's Step need not do on a message or a hello. It takes the event by value,
+// since most messages do not come here, and their events would be allocated, too.
 func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	if m, ok := ev.Message.(*wire.Ask); ok {
 		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
