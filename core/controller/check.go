@@ -34,6 +34,9 @@ func (st *State) Check() error {
 	for _, l := range st.leftovers {
 		a.leftover(l)
 	}
+	for _, l := range st.losing {
+		a.views[l.w.slot]++
+	}
 	for name, t := range st.tenants {
 		n := 0
 		for _, s := range st.sessions {
@@ -93,7 +96,7 @@ func (a *audit) gangs() {
 		g.waits.each(func(slot int) {
 			left++
 			busy[slot]++
-			if w := a.st.workers[slot]; w == nil || w.gone != nil {
+			if w := a.st.workers[slot]; w == nil || w.gone != nil && !a.st.isLosing(w) {
 				a.say("gang %d waits for the worker of slot %d, which is gone", n, slot)
 			}
 		})
@@ -331,7 +334,7 @@ func (a *audit) use(s *session) {
 // lost returns those of a place's devices whose workers have gone.
 func (p *place) lost(st *State) (rows []uint32) {
 	for _, d := range p.rows {
-		if w := st.workers[p.in.slot(d)]; w == nil || w.gone != nil {
+		if w := st.workers[p.in.slot(d)]; w == nil || w.gone != nil && !st.isLosing(w) {
 			rows = append(rows, d)
 		}
 	}

@@ -233,8 +233,8 @@ func (st *State) conclude() {
 // prospectOf looks for what could let the held gang of index i go on. For a gang that is hopeless if others are, it
 // returns the sessions that it waits for, all of which are held themselves.
 func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
-	if !g.s.isCounted() || g.s.line.length > 0 || len(st.leftovers) > 0 {
-		return nil, hopeful // frees behind it may be found, or come to their turn, or the code of programs goes
+	if !g.s.isCounted() || g.s.line.length > 0 || st.isEnding() {
+		return nil, hopeful // frees behind it may be found, or come to their turn, or something goes by itself
 	}
 	switch {
 	case g.held.quota:

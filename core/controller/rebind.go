@@ -89,6 +89,8 @@ func (st *State) offer(s *session) {
 	switch {
 	case s.missing == 0 || s.conn == 0 || s.offered != nil || st.stopping:
 		return
+	case len(st.losing) > 0: // all are made offers again when it has lost what it had there
+		return
 	case st.comeback != nil: // its client's answer would be passed over: it says what it has first
 		return
 	}

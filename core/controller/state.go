@@ -214,6 +214,7 @@ type State struct {
 	sessions  map[uint32]*session
 	session   uint32     // number given last
 	leftovers []leftover // of sessions that have ended, the first one first
+	losing    []*losing  // workers that have gone, the first one first
 	waiting   []waiting  // for devices, those that asked last at the end
 
 	gangs   map[uint64]*gang
@@ -351,6 +352,7 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	case Closing:
 		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
 	}
+	st.failLost()
 	st.letLeftovers()
 	st.makeOffers()
 	st.settle()
@@ -393,15 +395,20 @@ func (st *State) settle() {
 // More reports whether there is more that could be done at once, and that a Step with Continue does: other events may
 // come in between.
 func (st *State) More() bool {
-	return len(st.ready) > 0 || len(st.offering) > 0 || len(st.leftovers) > 0 || st.looks() || st.serves()
+	return len(st.ready) > 0 || len(st.offering) > 0 || st.isEnding() || st.looks() || st.serves()
 }
+
+// isEnding reports whether something has yet to go, or to fail, of sessions that have ended and with workers that have
+// gone.
+func (st *State) isEnding() bool { return len(st.leftovers) > 0 || len(st.losing) > 0 }
 
 // StepWeight is for Weigh, in nanoseconds: a third of the time that others may have to wait.
 const StepWeight = 300e3
 
 // Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, and how long it looks
-// at gangs that are held, makes offers, and lets go of what sessions leave behind, to about so many nanoseconds each,
-// as the constants below estimate. More tells whether something is left. Without it, a Step performs all.
+// at gangs that are held, makes offers, and lets go of what sessions leave behind, and fails what does with workers, to
+// about so many nanoseconds each, as the constants below estimate. More tells whether something is left. Without it, a
+// Step performs all.
 func (st *State) Weigh(most int64) { st.weight = most }
 
 // What Steps take, in nanoseconds, by what is performed: measured by BenchmarkSteps.

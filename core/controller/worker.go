@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/placement"
-	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -307,29 +306,18 @@ func (st *State) workerLost(w *worker, err error) {
 	}
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{w.process.Number}, Why: wire.Of(w.gone)})
 	w.knows.each(func(slot int) { st.workers[slot].knows.remove(w.slot) })
-	st.failOn(w)
-	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		if s := st.sessions[id]; s.workers.has(w.slot) {
-			s.missing++
-			st.loseWorker(s, w)
-		}
-	}
+	st.giveUpOn(w)
+	st.letRemains(w)
+	st.compileElsewhere(w)
 	st.artifactsWithout(w)
 	if w.views > 0 {
 		st.keepLoss(w)
 	}
-	st.release(w)
-	st.offerAll()
+	st.lose(w)
 }
 
-// failOn fails the operations of a worker that has gone, and gives its compilations to others. Gangs that wait for
-// their place and would run there fail before the places of those that ran there become free.
-func (st *State) failOn(w *worker) {
-	for _, t := range st.placingOn(w) {
-		if g := w.island.held[t]; g != nil {
-			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: g.located(w.gone)})
-		}
-	}
+// giveUpOn fails what is held and would run on a worker that has gone.
+func (st *State) giveUpOn(w *worker) {
 	for _, g := range slices.Clone(st.held) {
 		switch {
 		case g.held == nil || !g.to.has(w.slot):
@@ -339,14 +327,10 @@ func (st *State) failOn(w *worker) {
 			st.giveUp(g, st.lossOf(g, w))
 		}
 	}
-	for _, n := range st.underWayOn(w) {
-		if g := st.gangs[n]; g != nil {
-			st.losePart(g, w)
-		} else {
-			st.outlived(st.leaving[n], w, 0, w.gone)
-		}
-	}
-	st.letRemains(w)
+}
+
+// compileElsewhere has others go on with the compiles of a worker that has gone.
+func (st *State) compileElsewhere(w *worker) {
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		if c := st.compiles[op]; c.by == w {
 			delete(st.compiles, op)
@@ -357,41 +341,6 @@ func (st *State) failOn(w *worker) {
 			}
 		}
 	}
-}
-
-// placingOn returns the tickets of the runs that wait for their places on a worker, among others, ascending. It looks
-// at no others than those of sessions that have the worker, and neither does underWayOn.
-func (st *State) placingOn(w *worker) (tickets []uint64) {
-	for _, s := range st.sessions {
-		for e := s.line.first; e != nil && s.workers.has(w.slot); e = e.behind {
-			if g := e.g; g != nil && g.isPlacing() && g.place.workers.has(w.slot) {
-				tickets = append(tickets, g.ticket)
-			}
-		}
-	}
-	slices.Sort(tickets)
-	return tickets
-}
-
-// underWayOn returns the numbers of the gangs that have yet to end on a worker, ascending.
-func (st *State) underWayOn(w *worker) (numbers []uint64) {
-	for _, s := range st.sessions {
-		if !s.workers.has(w.slot) {
-			continue
-		}
-		for g := range s.dispatched {
-			if g.waits.has(w.slot) {
-				numbers = append(numbers, g.number)
-			}
-		}
-	}
-	for n, g := range st.leaving {
-		if g.waits.has(w.slot) {
-			numbers = append(numbers, n)
-		}
-	}
-	slices.Sort(numbers)
-	return numbers
 }
 
 // release frees the slot of a worker that has gone and that no session needs.

@@ -1,0 +1,139 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/schedule"
+)
+
+// With a worker thousands of gangs may fail, and as many arrays lose shards. That happens some at a time, and others
+// come in between: session by session, first what waits for a place there, then what is under way, and then the
+// session loses its arrays (loss.go).
+//
+// Nothing new begins on the worker meanwhile, since it is gone from the first moment on. It keeps its slot until all
+// has failed. Until then no session is made an offer, so that what it loses is what it had before the offer.
+
+// losing is a worker that has gone, and what has yet to fail with it.
+type losing struct {
+	w        *worker
+	sessions []uint32 // that had it; the first one is next
+	begun    bool     // the first one is under way
+	tickets  []uint64 // of its runs that wait for their places
+	gangs    []uint64 // of it, or, where there are no sessions left, of those that have ended
+}
+
+// What it takes to fail a gang, and to look whether an array has lost shards, in nanoseconds: measured by
+// BenchmarkSteps.
+const (
+	weightOfFailure = 2500
+	weightOfArray   = 30
+)
+
+// lose takes down what is to fail with a worker.
+func (st *State) lose(w *worker) {
+	l := &losing{w: w}
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		if s := st.sessions[id]; s.workers.has(w.slot) {
+			s.missing++
+			l.sessions = append(l.sessions, id)
+		}
+	}
+	w.views++
+	st.losing = append(st.losing, l)
+	if st.weight == 0 {
+		st.failLost()
+	}
+}
+
+// failLost fails what is to fail with workers, for about the time that Weigh says.
+func (st *State) failLost() {
+	for spent := int64(0); len(st.losing) > 0 && (st.weight == 0 || spent < st.weight); {
+		l := st.losing[0]
+		spent += weightOfFailure
+		switch {
+		case len(l.tickets) > 0:
+			st.failPlacing(l)
+		case len(l.gangs) > 0:
+			st.failUnderWay(l)
+		case len(l.sessions) > 0:
+			if s := st.sessions[l.sessions[0]]; s == nil { // it has ended
+				l.nextSession()
+			} else if !l.begun {
+				l.begun, l.tickets, l.gangs = true, placingOn(s, l.w), underWayOn(s, l.w)
+			} else {
+				spent += weightOfArray * int64(len(s.objects))
+				st.loseWorker(s, l.w)
+				l.nextSession()
+			}
+		default:
+			if l.gangs = st.leavingOn(l.w); len(l.gangs) == 0 {
+				st.losing = slices.Delete(st.losing, 0, 1)
+				l.w.views--
+				st.release(l.w)
+				st.offerAll()
+				st.stir()
+			}
+		}
+	}
+}
+
+func (l *losing) nextSession() { l.sessions, l.begun = l.sessions[1:], false }
+
+// failPlacing fails a run that waits for its place: before the places of what ran there become free.
+func (st *State) failPlacing(l *losing) {
+	ticket := l.tickets[0]
+	l.tickets = l.tickets[1:]
+	if g := l.w.island.held[ticket]; g != nil {
+		st.feed(l.w.island, schedule.Event{Kind: schedule.Cancel, ID: ticket, Err: g.located(l.w.gone)})
+	}
+}
+
+// failUnderWay ends the worker's part of a gang.
+func (st *State) failUnderWay(l *losing) {
+	number := l.gangs[0]
+	l.gangs = l.gangs[1:]
+	if g := st.gangs[number]; g != nil {
+		st.losePart(g, l.w)
+	} else {
+		st.outlived(st.leaving[number], l.w, 0, l.w.gone)
+	}
+}
+
+// placingOn returns the tickets of a session's runs that wait for their places on a worker, among others, in their
+// order.
+func placingOn(s *session, w *worker) (tickets []uint64) {
+	for e := s.line.first; e != nil; e = e.behind {
+		if g := e.g; g != nil && g.isPlacing() && g.place.workers.has(w.slot) {
+			tickets = append(tickets, g.ticket)
+		}
+	}
+	slices.Sort(tickets)
+	return tickets
+}
+
+// underWayOn returns the numbers of a session's gangs that have yet to end on a worker, ascending.
+func underWayOn(s *session, w *worker) (numbers []uint64) {
+	for g := range s.dispatched {
+		if g.waits.has(w.slot) {
+			numbers = append(numbers, g.number)
+		}
+	}
+	return numbers
+}
+
+// leavingOn is underWayOn for the sessions that have ended.
+func (st *State) leavingOn(w *worker) (numbers []uint64) {
+	for n, g := range st.leaving {
+		if g.waits.has(w.slot) {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// isLosing reports whether not all has failed yet that is to fail with a worker which has gone.
+func (st *State) isLosing(w *worker) bool {
+	return slices.ContainsFunc(st.losing, func(l *losing) bool { return l.w == w })
+}
