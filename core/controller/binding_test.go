@@ -19,7 +19,7 @@ func TestBindingsDoNotDependOnTheOneBefore(t *testing.T) {
 			for range rapid.IntRange(0, 25).Draw(t, "losses") {
 				if len(b.st.present) > 1 {
 					at := rapid.IntRange(0, len(b.st.present)-1).Draw(t, "worker")
-					b.step(Event{Kind: Lost, Conn: b.st.present[at], Err: errLeft})
+					b.step(Event{Kind: Lost, Conn: b.st.present[at].to[0], Err: errLeft})
 				}
 			}
 			for k := range rapid.IntRange(0, 3).Draw(t, "workers that come") {

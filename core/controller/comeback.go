@@ -127,8 +127,8 @@ func (st *State) rebuild() {
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		r.slices(st.sessions[id])
 	}
-	for _, number := range slices.Clone(st.present) {
-		r.worker(st.conns[number].w)
+	for _, w := range st.present {
+		r.worker(w)
 	}
 	for _, number := range slices.Sorted(maps.Keys(st.artifacts)) {
 		if c := st.artifacts[number]; c != nil && len(c.artifact.senders.holders) == 0 {
@@ -138,8 +138,8 @@ func (st *State) rebuild() {
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		r.session(st.sessions[id])
 	}
-	for _, number := range slices.Clone(st.present) {
-		r.remains(st.conns[number].w)
+	for _, w := range st.present {
+		r.remains(w)
 	}
 	r.endOrphans()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {

@@ -10,8 +10,14 @@ import (
 
 // showDevices tells a session's client of its devices and of their workers.
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
-	there := st.workersHere()
-	s.workers.each(func(slot int) { st.workers[slot].views++ })
+	there := st.present
+	s.missing = 0
+	s.workers.each(func(slot int) {
+		w := st.workers[slot]
+		if w.views++; w.gone != nil {
+			s.missing++
+		}
+	})
 	for i, p := range s.brings {
 		s.platforms = append(s.platforms, p.GetName())
 		if i == 0 {

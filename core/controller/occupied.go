@@ -105,8 +105,8 @@ func (st *State) findUse() {
 			o.twice = g.place.memory.AddTo(o.twice)
 		}
 	}
-	for _, number := range st.present {
-		for _, r := range st.conns[number].w.remains {
+	for _, w := range st.present {
+		for _, r := range w.remains {
 			for _, at := range r.at {
 				o.twice = at.AddTo(o.twice)
 			}

@@ -50,9 +50,8 @@ func (here spot) reachesWorker(w *worker) bool {
 // those of the other.
 func (st *State) apartFrom(h *wire.Hello) error {
 	at, addresses := spotOf(h), h.Worker.Addresses
-	for _, o := range st.workers {
+	for _, o := range st.present {
 		switch {
-		case o == nil || o.gone != nil:
 		case !o.spot.reaches(at, addresses):
 			return status.New(status.InvalidArgument,
 				"worker %s is refused, since worker %s, on another machine or in another container, cannot reach it at %s: "+
@@ -63,6 +62,13 @@ func (st *State) apartFrom(h *wire.Hello) error {
 		}
 	}
 	return nil
+}
+
+// countConfined counts a worker that comes, or takes it away when it goes, by 1 or -1, if not every process can dial it.
+func (st *State) countConfined(w *worker, by int) {
+	if !w.anywhere {
+		st.confined += by
+	}
 }
 
 // unreached is the error of a process that cannot dial a worker which is there.

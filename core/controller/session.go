@@ -190,7 +190,6 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 		return nil, nil, nil, err
 	}
 	complete = st.showDevices(s, m)
-	st.countMissing(s)
 	st.sessions[s.id] = s
 	st.conns[number] = &conn{number: number, s: s}
 	st.keepSession(s)
@@ -229,8 +228,8 @@ func (st *State) viewFor(h *wire.Hello, search *placement.ViewSearch) (*placemen
 		return nil, err
 	}
 	at := spotOf(h)
-	for _, w := range st.workers {
-		if w != nil && w.gone == nil && slices.Contains(platforms, w.platform) && !at.reachesWorker(w) {
+	for i := 0; i < len(st.present) && st.confined > 0; i++ {
+		if w := st.present[i]; slices.Contains(platforms, w.platform) && !at.reachesWorker(w) {
 			return nil, unreached(h.Name, w)
 		}
 	}
@@ -312,11 +311,19 @@ func (st *State) drop(s *session, why error) {
 func (st *State) gone(s *session, why error) {
 	to := st.connsOf(s.told)
 	if st.comeback != nil { // it is not known who was told of it
-		to = slices.Clone(st.present)
+		to = st.connsHere()
 	}
 	st.send(to, wire.KindDrop, &wire.Drop{Session: s.id, Status: wire.Of(why)})
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{s.process.Number}, Clients: true,
 		Why: wire.Of(status.New(status.Unavailable, "client %s is gone: %w", s.name, why))})
+}
+
+// connsHere returns the connections of all workers.
+func (st *State) connsHere() (to []uint64) {
+	for _, w := range st.present {
+		to = append(to, w.to[0])
+	}
+	return to
 }
 
 // connsOf returns the connections of these workers, without those that are gone.

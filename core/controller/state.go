@@ -204,7 +204,8 @@ type State struct {
 	devices   int                    // of workers that are there
 	sharing   map[string]int64       // of them, by host, those that have no memory but their machine's
 	boards    map[string]*wire.Board // by host: the one that has places left, and the place given last
-	present   []uint64               // connections of workers, in the order of coming
+	present   []*worker              // that are there, in the order of coming; what is in the list does not change
+	confined  int                    // of them, those that not every process can dial
 	reach     uint64                 // changes when a worker is lost, and with exclusive slices: see alive
 	stopping  bool                   // the cluster stops: all are told to leave
 	islands   []*island              // by index
@@ -560,9 +561,8 @@ func (st *State) listen() {
 	if paused {
 		st.resumed = st.now
 	}
-	for _, number := range slices.Clone(st.present) {
-		c := st.conns[number]
-		switch w := c.w; {
+	for _, w := range st.present {
+		switch c := st.conns[w.to[0]]; {
 		case paused || st.comeback != nil: // then nothing is taken of what those say that have come back
 			w.heard = st.now
 		case c.cuts.isCut(): // its link bounds that

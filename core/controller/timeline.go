@@ -45,22 +45,11 @@ type Row struct {
 	First, Count int
 }
 
-// workersHere returns the workers that are there.
-func (st *State) workersHere() []*worker {
-	all := make([]*worker, 0, len(st.present))
-	for _, w := range st.workers {
-		if w != nil && w.gone == nil {
-			all = append(all, w)
-		}
-	}
-	return all
-}
-
 // Choose returns work that finds the rows of the devices which a look is for, and how many there are to choose from. It
 // may run in parallel with Step: what it reads of a worker does not change.
 func (st *State) Choose(look *wire.Look) (work func() (rows []Row, devices int)) {
-	all := st.workersHere()
-	return func() (rows []Row, devices int) { return choose(look, all) }
+	all := st.present
+	return func() (rows []Row, devices int) { return choose(look, slices.Clone(all)) }
 }
 
 func choose(look *wire.Look, all []*worker) (rows []Row, devices int) {

@@ -99,7 +99,8 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.workers[w.slot], st.processes[w.process.Number] = w, w
 	st.devices += len(w.offer.Devices)
 	st.countSharing(w, +1)
-	st.present = append(st.present, number)
+	st.present = append(st.present, w)
+	st.countConfined(w, +1)
 	st.conns[number] = &conn{number: number, w: w}
 	st.note(w.about(wire.EventJoined), workerNamed(w.name)+" came to island "+quoted(w.island.name), nil)
 	if w.name != h.Name {
@@ -293,11 +294,12 @@ func (st *State) workerLost(w *worker, err error) {
 		st.keepBoard(w.process.Host)
 	}
 	st.layout.Leave(w.process.Number)
-	st.present = slices.DeleteFunc(slices.Clone(st.present), func(c uint64) bool { return c == w.to[0] })
+	st.present = slices.DeleteFunc(slices.Clone(st.present), func(o *worker) bool { return o == w })
+	st.countConfined(w, -1)
 	// Peers first: what waits for its bytes ends with its name.
 	to := st.connsOf(w.knows)
 	if st.comeback != nil { // it is not known who was told of it
-		to = slices.Clone(st.present)
+		to = st.connsHere()
 	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.conn != 0 && s.workers.has(w.slot) {
