@@ -64,7 +64,7 @@ func (st *State) apartFrom(h *wire.Hello) error {
 	return nil
 }
 
-// countConfined counts a worker that comes, or takes it away when it goes, by 1 or -1, if not every process can dial it.
+// countConfined counts a worker that not every process can dial when it comes, or goes, by 1 or -1.
 func (st *State) countConfined(w *worker, by int) {
 	if !w.anywhere {
 		st.confined += by

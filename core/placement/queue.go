@@ -108,11 +108,21 @@ type queue struct {
 // once. It also begins anew when a worker leaves, or takes the place of another.
 type search struct {
 	of      *Request // nil: it is yet to begin
+	step    step     // the next
 	found   found
-	chosen  bool
-	devices []int // these; nil if too few are free
-	tries   int   // how often it has begun anew
+	free    []candidate // of these, those that it may have
+	devices []int       // of them; nil if there are too few
+	tries   int         // how often it has begun anew
 }
+
+// step is a step of a search.
+type step uint8
+
+const (
+	filtering step = iota // behind the first one, which finds all candidates
+	choosing
+	ending
+)
 
 // maxTries bounds search.tries.
 const maxTries = 4
@@ -248,10 +258,13 @@ func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, w
 		if r.err = m.candidates(&s.found, r, nil, occupied); r.err != nil {
 			return true, false
 		}
-		s.of, s.chosen, s.devices = r, false, nil
+		s.of, s.step, s.devices = r, filtering, nil
 		return false, true
-	case !s.chosen:
-		s.chosen, s.devices = true, m.available(r, &s.found, q.next)
+	case s.step == filtering:
+		s.free, s.step = s.found.unreserved(s.free[:0], q.next), choosing
+		return false, true
+	case s.step == choosing:
+		s.devices, s.step = m.choose(r, s.free, s.found.several), ending
 		return false, true
 	}
 	devices := s.devices
@@ -364,12 +377,16 @@ func (m *Map) Requests() []*Request { return m.queue.waiting }
 // available returns devices for a request among candidates: free ones that no request before it keeps. It returns nil
 // if there are too few now.
 func (m *Map) available(r *Request, of *found, reserved Numbers) []int {
-	free := of.unreserved(m.scratch.some[:0], reserved)
-	m.scratch.some = free
+	m.scratch.some = of.unreserved(m.scratch.some[:0], reserved)
+	return m.choose(r, m.scratch.some, of.several)
+}
+
+// choose returns devices for a request of those that it may have, nil if there are too few.
+func (m *Map) choose(r *Request, free []candidate, several bool) []int {
 	if len(free) < r.Want.Devices {
 		return nil
 	}
-	chosen := m.scratch.chooser.choose(r.View, free, r.Want, of.several)
+	chosen := m.scratch.chooser.choose(r.View, free, r.Want, several)
 	if chosen == nil {
 		return nil
 	}
