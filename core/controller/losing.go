@@ -17,22 +17,35 @@ import (
 // losing is a worker that has gone, and what has yet to fail with it.
 type losing struct {
 	w        *worker
-	sessions []uint32 // that had it; the first one is next
-	begun    bool     // the first one is under way
-	tickets  []uint64 // of its runs that wait for their places
-	gangs    []uint64 // of it, or, where there are no sessions left, of those that have ended
+	sessions []uint32          // that had it; the first one is under way
+	next     loss              // of that one
+	tickets  []uint64          // of its runs that wait for their places
+	gangs    []uint64          // of it, or, where there are no sessions left, of those that have ended
+	arrays   []uint64          // of it
+	left     map[*place]*place // what is left of its places; nil where nothing is
+	why      error             // why its arrays are lost
 }
 
-// What it takes to fail a gang, and to look whether an array has lost shards, in nanoseconds: measured by
-// BenchmarkSteps.
+// loss is a part of what a session loses.
+type loss uint8
+
+const (
+	lostGangs loss = iota
+	lostArrays
+	lostPrograms
+)
+
+// What it takes to fail a gang, to look whether an array has lost shards, and to have it lose some, in nanoseconds:
+// measured by BenchmarkSteps.
 const (
 	weightOfFailure = 2500
 	weightOfArray   = 30
+	weightOfLoss    = 700
 )
 
 // lose takes down what is to fail with a worker.
 func (st *State) lose(w *worker) {
-	l := &losing{w: w}
+	l := &losing{w: w, why: st.errShards(w)}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.workers.has(w.slot) {
 			s.missing++
@@ -49,23 +62,15 @@ func (st *State) lose(w *worker) {
 // failLost fails what is to fail with workers, for about the time that Weigh says.
 func (st *State) failLost() {
 	for spent := int64(0); len(st.losing) > 0 && (st.weight == 0 || spent < st.weight); {
-		l := st.losing[0]
-		spent += weightOfFailure
-		switch {
+		switch l := st.losing[0]; {
 		case len(l.tickets) > 0:
+			spent += weightOfFailure
 			st.failPlacing(l)
 		case len(l.gangs) > 0:
+			spent += weightOfFailure
 			st.failUnderWay(l)
 		case len(l.sessions) > 0:
-			if s := st.sessions[l.sessions[0]]; s == nil { // it has ended
-				l.nextSession()
-			} else if !l.begun {
-				l.begun, l.tickets, l.gangs = true, placingOn(s, l.w), underWayOn(s, l.w)
-			} else {
-				spent += weightOfArray * int64(len(s.objects))
-				st.loseWorker(s, l.w)
-				l.nextSession()
-			}
+			spent += st.loseNext(l, st.sessions[l.sessions[0]])
 		default:
 			if l.gangs = st.leavingOn(l.w); len(l.gangs) == 0 {
 				st.losing = slices.Delete(st.losing, 0, 1)
@@ -78,7 +83,30 @@ func (st *State) failLost() {
 	}
 }
 
-func (l *losing) nextSession() { l.sessions, l.begun = l.sessions[1:], false }
+// loseNext has a session, nil if it has ended, lose what is next. It returns what that takes.
+func (st *State) loseNext(l *losing, s *session) (weight int64) {
+	switch {
+	case s == nil:
+		l.nextSession()
+	case l.next == lostGangs:
+		l.tickets, l.gangs, l.next = placingOn(s, l.w), underWayOn(s, l.w), lostArrays
+		return weightOfArray * int64(s.line.length+s.out)
+	case l.next == lostArrays:
+		l.arrays, l.next = arraysOn(s, l.w), lostPrograms
+		return weightOfArray * int64(len(s.objects))
+	case len(l.arrays) > 0:
+		st.loseArray(l, s)
+		return weightOfLoss
+	default:
+		st.losePrograms(s, l.w)
+		l.nextSession()
+	}
+	return weightOfArray
+}
+
+func (l *losing) nextSession() {
+	l.sessions, l.next, l.arrays, l.left = l.sessions[1:], lostGangs, nil, nil
+}
 
 // failPlacing fails a run that waits for its place: before the places of what ran there become free.
 func (st *State) failPlacing(l *losing) {

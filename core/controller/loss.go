@@ -113,29 +113,52 @@ func lossFirst(dead error, read func() error) error {
 	return dead
 }
 
-// loseWorker takes from a session what it has on a worker that is lost.
-func (st *State) loseWorker(s *session, w *worker) {
-	why := st.errShards(w)
-	left := map[*place]*place{} // what is left of places; nil if nothing is
-	var ids []uint64
+// arraysOn returns the arrays of which a session has shards on a worker, in their order.
+func arraysOn(s *session, w *worker) (ids []uint64) {
 	for id, o := range s.objects {
-		if !o.absent && o.place.workers.has(w.slot) {
+		if o.isOn(w) {
 			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids)
-	for _, id := range ids {
-		o := s.objects[id]
-		at, known := left[o.place]
-		if !known {
-			at = st.leftOf(s, o.place)
-			left[o.place] = at
-		}
-		st.loseShards(s, id, o, at, why)
+	return ids
+}
+
+// loseWorker has a session lose all that it has on a worker that has gone, except what is under way.
+func (st *State) loseWorker(s *session, w *worker) {
+	l := &losing{w: w, why: st.errShards(w), arrays: arraysOn(s, w)}
+	for len(l.arrays) > 0 {
+		st.loseArray(l, s)
 	}
+	st.losePrograms(s, w)
+}
+
+// losePrograms records that a session's programs are not loaded any more on a worker that has gone.
+func (st *State) losePrograms(s *session, w *worker) {
 	for p := range s.allPrograms() {
 		st.unloaded(p, w.slot)
 	}
+}
+
+func (o *object) isOn(w *worker) bool { return o != nil && !o.absent && o.place.workers.has(w.slot) }
+
+// loseArray has the session's next array lose its shards on a worker that has gone, if it has not gone itself.
+func (st *State) loseArray(l *losing, s *session) {
+	id := l.arrays[0]
+	l.arrays = l.arrays[1:]
+	o := s.objects[id]
+	if !o.isOn(l.w) {
+		return
+	}
+	at, known := l.left[o.place]
+	if !known {
+		if l.left == nil {
+			l.left = map[*place]*place{}
+		}
+		at = st.leftOf(s, o.place)
+		l.left[o.place] = at
+	}
+	st.loseShards(s, id, o, at, l.why)
 }
 
 // leftOf returns the place of those of a place's devices whose workers are there, nil if there are none.
