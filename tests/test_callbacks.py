@@ -165,7 +165,6 @@ class Oddity(Exception):
     [
         (ValueError, ("bad thing",), "ValueError: bad thing"),
         (SystemExit, (3,), "SystemExit: 3"),
-        (KeyboardInterrupt, (), "KeyboardInterrupt"),
         (Oddity, (), "odd: ü\\0 and more"),
     ],
 )

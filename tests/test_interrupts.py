@@ -143,6 +143,45 @@ def test_ctrl_c_ends_a_play_between_two_nodes():
     assert done.stdout.split("\n") == ["given up", "right", "nothing left", ""], done.stderr
 
 
+# The function of a callback runs on the thread that hears Ctrl-C, so it is raised there.
+CALLBACKS = """
+import signal
+import jax, numpy as np
+from jax.experimental import io_callback
+
+def press(v):
+    if pressing:
+        signal.raise_signal(signal.SIGINT)
+    for _ in range(1000):
+        pass
+    return v
+
+x = jax.device_put(np.ones(3, np.float32), jax.devices()[0])
+kinds = {
+    "pure": lambda v: jax.pure_callback(press, v, v),
+    "io": lambda v: io_callback(press, v, v),
+    "debug": lambda v: jax.debug.callback(press, v) or v,
+}
+for kind, call in kinds.items():
+    f = jax.jit(lambda v, call=call: call(v) + 1)
+    for pressing in (False, True, False):
+        try:
+            right = np.asarray(f(x)).tolist() == [2, 2, 2]
+            for _ in range(1000):
+                pass
+            print(kind, right)
+        except KeyboardInterrupt:
+            print(kind, "interrupted")
+"""
+
+
+@pytest.mark.versions
+def test_ctrl_c_in_a_callback_on_a_cluster():
+    done = fresh.run(CALLBACKS, env={"PATHWAYS_ADDRESS": "local:2x2", "PATHWAYS_DEVICES": ""})
+    kinds = ("pure", "io", "debug")
+    assert done.stdout.splitlines() == [f"{kind} {what}" for kind in kinds for what in (True, "interrupted", True)]
+
+
 # The second computation is in the frontend's queue: the first occupies some of its devices, and threads without which
 # it would wait inside the plugin.
 QUEUED = """

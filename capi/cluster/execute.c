@@ -19,6 +19,8 @@
 
 #include "_cgo_export.h"
 #include "cluster.h"
+#include "ffi.h"
+#include "interpreter.h"
 
 enum { kOnStack = 16 << 10 };  // bytes; larger runs take their lists from the heap
 
@@ -303,7 +305,10 @@ static PJRT_Error* run(call* c) {
   if (functions) {
     prGoServe(of.caller);
     pr_future_wait(made);
-    if ((err = pr_future_error(made))) forget(c);
+    // An error would reach the caller instead of Ctrl-C. So the call returns what has failed, and Python raises then.
+    void* exception = pw_ffi_interrupted() ? pw_python_keyboard_interrupt() : NULL;
+    if (exception) pw_python_raise(exception);
+    else if ((err = pr_future_error(made))) forget(c);
   }
   pr_future_drop(made);
   return err;

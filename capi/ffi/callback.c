@@ -182,6 +182,14 @@ void* pw_ffi_functions_copy(const void* functions) {
   return to;
 }
 
+static _Thread_local bool interrupted;
+
+bool pw_ffi_interrupted(void) {
+  bool was = interrupted;
+  interrupted = false;
+  return was;
+}
+
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message) {
   const host_callbacks* table = functions;
   *message = NULL;
@@ -198,6 +206,7 @@ int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* wor
   pw_callback_call call = {0};
   int done = run(table->callables[index], &call, words, count);
   pw_ffi_leave_python();
+  if (done == PW_CALLBACK_INTERRUPTED) interrupted = true;
   if (done == 1) {
     free(call.error);
     return 0;

@@ -35,6 +35,8 @@ void* pw_ffi_functions_copy(const void* functions);
 // Calls one of the Python functions that jaxlib passed to an execution in another process; words are those of
 // pw_callback. It returns an absl code, and the text if that is not 0.
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message);
+// Reports whether Ctrl-C has ended a function that pw_ffi_call_python called on this thread, once.
+bool pw_ffi_interrupted(void);
 
 // --- for clients and workers of a cluster ---
 
@@ -88,7 +90,10 @@ char* pathways_ffi_version(void);
 //   nargs, nrets, then for each argument and result: dtype (XLA_FFI_DataType),
 //   data address, rank, dims...
 // Valid for the time of the call only. The function returns 1 when every
-// result is written, else 0 after pathways_ffi_callback_fail.
+// result is written, else, after pathways_ffi_callback_fail, 0; or
+// PW_CALLBACK_INTERRUPTED where Ctrl-C has ended it, on the thread that hears
+// of Ctrl-C.
+enum { PW_CALLBACK_INTERRUPTED = -1 };
 typedef struct pw_callback_call pw_callback_call;
 typedef int (*pw_callback)(void* callable, pw_callback_call* call, const int64_t* words, size_t count);
 

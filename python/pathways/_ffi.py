@@ -30,6 +30,7 @@ STAGES = ("instantiate", "prepare", "initialize", "execute")
 # its own handler for them.
 BORROWED = ("xla_buffer_python_cpu_callback", "dce_sink")
 EXIT_TIMEOUT_MS = 5000
+INTERRUPTED = -1  # PW_CALLBACK_INTERRUPTED of the library
 LARGE = 1 << 14  # bytes; arguments of this size or more are copied to memory of _Memory
 
 _lock = threading.Lock()
@@ -206,7 +207,8 @@ def _trampoline(function: Callable[..., Any], call: int, words: int, count: int)
     except BaseException as error:  # including SystemExit and KeyboardInterrupt: no Python frame above handles them
         text = f"CpuCallback error calling callback: {_described(error)}"
         _library.pathways_ffi_callback_fail(call, text.replace("\0", "\\0").encode("utf-8", "backslashreplace"))
-        return 0
+        first = threading.get_ident() == threading.main_thread().ident  # which is the one that hears Ctrl-C
+        return INTERRUPTED if first and isinstance(error, KeyboardInterrupt) else 0
 
 
 def _described(error: BaseException) -> str:
