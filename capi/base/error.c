@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "base.h"
+#include "interpreter.h"
 
 _Atomic int64_t pw_errors_alive;
 
@@ -25,7 +26,11 @@ static void vt_message(const PJRT_Error* error, const char** message, size_t* si
   *size = ((const pw_failure*)error)->size;
 }
 
-static PJRT_Error_Code vt_code(const PJRT_Error* error) { return ((const pw_failure*)error)->code; }
+// A client reads the code of each error, on the thread that has got it, outside of all locks of this library.
+static PJRT_Error_Code vt_code(const PJRT_Error* error) {
+  pw_python_stay();
+  return ((const pw_failure*)error)->code;
+}
 
 static void vt_payloads(const PJRT_Error* error, void* visitor, void* user_arg) {
   (void)error, (void)visitor, (void)user_arg;
@@ -83,7 +88,7 @@ void pw_error_free(PJRT_Error* error) {
 
 void pw_error_read(const PJRT_Error* error, PJRT_Error_Code* code, const char** message, size_t* size) {
   if (pw_error_ours(error)) {
-    *code = vt_code(error);
+    *code = ((const pw_failure*)error)->code;
     vt_message(error, message, size);
     return;
   }
@@ -119,6 +124,7 @@ void pw_base_PJRT_Error_Message(PJRT_Error_Message_Args* args) {
 }
 
 PJRT_Error* pw_base_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args) {
+  pw_python_stay();
   const char* message;
   size_t size;
   pw_error_read(args->error, &args->code, &message, &size);

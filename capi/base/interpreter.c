@@ -38,6 +38,7 @@ static struct {
   void* (*interpreter)(void);
   void* (*first)(void* interpreter);
   void* (*next)(void* thread);
+  void* (*state)(void);
 } python;
 static bool has_python;
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
@@ -68,6 +69,7 @@ static void look(void) {
   python.interpreter = (void* (*)(void))dlsym(RTLD_DEFAULT, "PyInterpreterState_Get");
   python.first = (void* (*)(void*))dlsym(RTLD_DEFAULT, "PyInterpreterState_ThreadHead");
   python.next = (void* (*)(void*))dlsym(RTLD_DEFAULT, "PyThreadState_Next");
+  python.state = (void* (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
 }
 
 static bool present(void) {
@@ -97,8 +99,23 @@ size_t pw_python_threads(void) {
   return n;
 }
 
+// is_first reports whether this is the thread on which Python runs handlers of signals, and finalizes.
+static bool is_first(void) { return syscall(SYS_gettid) == getpid(); }
+
+static _Atomic bool leaves;
+
+void pw_python_leaves(void) { atomic_store(&leaves, true); }
+
+void pw_python_stay(void) {
+  if (!atomic_load(&leaves) || is_first() || python.state == NULL || python.state() == NULL) return;
+  void* unlocked = pw_python_unlock();
+  do sleep(1);
+  while (pw_python_finalizes());
+  pw_python_relock(unlocked);
+}
+
 void* pw_python_interrupted(void) {
-  if (syscall(SYS_gettid) != getpid() || !present()) return NULL;  // handlers run on the first thread only
+  if (!is_first() || !present()) return NULL;
   void* exception = NULL;
   int state = python.ensure();
   if (python.check_signals() != 0) {

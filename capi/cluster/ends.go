@@ -185,7 +185,7 @@ func Shutdown(timeout time.Duration) error {
 }
 
 // Exit is Shutdown at the end of the process, without that moment. It waits for timeout only for work that has effects
-// outside of devices, and drops the rest soon, without an error. Threads that wait for the rest stay asleep: the
+// outside of devices, and drops the rest soon, without an error. Threads that wait for what is dropped stay asleep: the
 // process is about to end them. An error would wake them just as Python finalizes, where a thread that takes the GIL
 // may end the whole process, and a correct script would print tracebacks.
 func Exit(timeout time.Duration) error { return shutdown(timeout, min(timeout, unread), true) }
@@ -208,15 +208,11 @@ func (e *ends) wakeLater(rounds int) {
 	})
 }
 
-// leaving is how long Exit lets threads that it woke return to Python and raise, since one that takes the GIL while
-// Python finalizes may end the whole process.
-const leaving = time.Second
-
 // shutdown waits for patience at most for work that has effects, and for pure for other work. If the process exits,
-// waits for pure work sleep on.
+// waits sleep on.
 func shutdown(patience, pure time.Duration, exits bool) error {
 	begun := time.Now()
-	left, woken := int64(0), false
+	left := int64(0)
 	for _, s := range sessions.Open() {
 		drain()
 		s.cluster.SendPuts()
@@ -231,19 +227,13 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 		if s.cluster.Lost() == nil && (pure == patience || s.hasEffects()) {
 			left += s.underWay.Load()
 		}
-		holds := exits && !s.hasEffects() // JAX waits for effects next, on the main thread
-		if holds {
+		if exits {
 			s.ends.hold()
-		} else if exits && s.cluster.Lost() == nil {
-			woken = true
 		}
 		s.close()
-		if holds {
+		if exits {
 			s.ends.wakeLater(maxFinalizing)
 		}
-	}
-	if woken {
-		time.Sleep(leaving)
 	}
 	if left > 0 {
 		return status.New(status.DeadlineExceeded,

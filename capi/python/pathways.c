@@ -37,7 +37,11 @@ char* pathways_trace_start(const char* path) { return pw_forked ? pw_forked_refu
 char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pwGoTraceStop(); }
 
 char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms, false); }
-char* pathways_exit(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms, true); }
+char* pathways_exit(int64_t timeout_ms) {
+  if (pw_forked) return NULL;
+  pw_python_leaves();
+  return pwGoShutdown(timeout_ms, true);
+}
 
 void pathways_locate_python(const char* others) {
   if (others) pw_python_others(others);
