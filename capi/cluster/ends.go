@@ -212,7 +212,7 @@ func (e *ends) wakeLater(rounds int) {
 // waits sleep on.
 func shutdown(patience, pure time.Duration, exits bool) error {
 	begun := time.Now()
-	left := int64(0)
+	left, why := int64(0), ""
 	for _, s := range sessions.Open() {
 		drain()
 		s.cluster.SendPuts()
@@ -226,6 +226,7 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 		// Operations of a session that is lost end by themselves, with its error, though maybe not yet.
 		if s.cluster.Lost() == nil && (pure == patience || s.hasEffects()) {
 			left += s.underWay.Load()
+			why = moments.away()
 		}
 		if exits {
 			s.ends.hold()
@@ -237,8 +238,8 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 	}
 	if left > 0 {
 		return status.New(status.DeadlineExceeded,
-			"the cluster still has %s of this process under way after %v, which are dropped", status.Count(left, "operation"),
-			patience)
+			"the cluster still has %s of this process under way after %v, which are dropped%s", status.Count(left, "operation"),
+			patience, why)
 	}
 	return nil
 }

@@ -62,6 +62,22 @@ func (h *happenings) add(m client.Moment) {
 	}
 }
 
+// away says that there is no connection to the controller, behind what this is the reason of, and why; "" if there is
+// one.
+func (h *happenings) away() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range slices.Backward(h.kept) {
+		switch m.Kind {
+		case client.MomentDisconnected:
+			return ", since there is no connection to the controller: " + m.Reason
+		case client.MomentResumed, client.MomentRestarted, client.MomentEnded:
+			return ""
+		}
+	}
+	return ""
+}
+
 // after returns the moments behind a number that are kept. If there are none, it waits for one until the timeout.
 func (h *happenings) after(number uint64, timeout time.Duration) (list []Numbered, last uint64) {
 	timer := time.NewTimer(timeout)

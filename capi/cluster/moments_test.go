@@ -34,6 +34,23 @@ func TestMomentsAreKeptAndAwaited(t *testing.T) {
 	})
 }
 
+func TestAwayIsWhatTheConnectionWasLast(t *testing.T) {
+	var h happenings
+	says := func(want string, kinds ...string) {
+		t.Helper()
+		for _, kind := range kinds {
+			h.add(client.Moment{Kind: kind, Reason: "UNAVAILABLE: x"})
+		}
+		statustest.Equal(t, h.away(), want, "after %v", kinds)
+	}
+	const away = ", since there is no connection to the controller: UNAVAILABLE: x"
+	says("")
+	says(away, client.MomentDisconnected, client.MomentLost)
+	says("", client.MomentResumed)
+	says(away, client.MomentDisconnected)
+	says("", client.MomentRestarted)
+}
+
 // The kinds are read from the source, so that a new one cannot be forgotten here.
 func TestEachKindOfMomentHasALine(t *testing.T) {
 	source := statustest.Value(os.ReadFile("../../core/client/moment.go")).OK(t)
