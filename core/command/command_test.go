@@ -119,6 +119,21 @@ func TestFlagsPrecedeVariablesAndVariablesTheFile(t *testing.T) {
 	}
 }
 
+func TestAListIsWhatAllItsFlagsSay(t *testing.T) {
+	for said, want := range map[string][]string{
+		"":                                  {"of-variable"},
+		"--listen a":                        {"a"},
+		"--listen a --listen b,c --listen=": {"a", "b", "c"},
+	} {
+		flags := new(program).controller().Flags()
+		statustest.OK(t, flags.Parse(strings.Fields(said)))
+		statustest.OK(t, settle(flags, func(name string) (string, bool) {
+			return map[string]string{"PATHWAYS_LISTEN": "of-variable"}[name], name == "PATHWAYS_LISTEN"
+		}))
+		statustest.EqualSlices(t, settings{flags}.list("listen"), want, "with %q, the addresses", said)
+	}
+}
+
 // clusters puts sockets into a directory as clusters have them, without anything that listens.
 func clusters(t *testing.T, dir string, names ...string) {
 	t.Helper()

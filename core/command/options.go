@@ -19,9 +19,12 @@ import (
 // configuration file have the same name and the same meaning.
 type option struct {
 	name  string // of the flag and of the file's line; the variable is PATHWAYS_ and the name in capitals
-	value any    // the default, of the option's type: string, int, bool or time.Duration
+	value any    // the default, of the option's type: string, list, int, bool or time.Duration
 	usage string // the word in backquotes stands for the value in --help
 }
+
+// list is the type of an option with several values, separated by commas. A flag that is given again adds to them.
+type list string
 
 // meaning returns the usage without quotes.
 func (o *option) meaning() string { return strings.ReplaceAll(o.usage, "`", "") }
@@ -33,7 +36,8 @@ var options = []option{
 	{"cluster", "default", "`name` of a cluster on this machine, such as one that pathways up started"},
 	{"dir", "", "`directory` in which the clusters of this machine keep sockets and logs; default: " +
 		"$XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
-	{"listen", "", "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's directory"},
+	{"listen", list(""), "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's " +
+		"directory"},
 	{"token-file", "", "`file` with the token to show: the cluster's own, or one of a role or of a tenant; default: on " +
 		"the controller's machine, the own one that it keeps in the cluster's directory; PATHWAYS_TOKEN holds a token " +
 		"itself"},
@@ -56,7 +60,7 @@ var options = []option{
 		"of these, separated by commas; default: the accelerators' (of several, that of the worker whose name is first), " +
 		"or else cpu"},
 	{"island", placement.DefaultIsland, "`name` of the island that a worker's devices belong to"},
-	{"import", "", "Python `modules` that a worker imports at its start, separated by commas, such as those that " +
+	{"import", list(""), "Python `modules` that a worker imports at its start, separated by commas, such as those that " +
 		"register FFI handlers"},
 	{"name", "", "`name` of this process in reports; default: host and process ID"},
 	{"cache", "", "`directory` in which a worker keeps what it compiles, for itself after a restart and for " +
@@ -127,6 +131,8 @@ func (o *option) add(flags *pflag.FlagSet) {
 	switch v := o.value.(type) {
 	case string:
 		flags.String(o.name, v, usage)
+	case list:
+		flags.Var(new(several), o.name, usage)
 	case int:
 		flags.Int(o.name, v, usage)
 	case bool:
@@ -135,6 +141,27 @@ func (o *option) add(flags *pflag.FlagSet) {
 		flags.Duration(o.name, v, usage)
 	}
 }
+
+// several is the value of a flag of a list.
+type several struct {
+	text string
+	set  bool
+}
+
+// Set implements pflag.Value.
+func (v *several) Set(text string) error {
+	if v.set {
+		text = v.text + "," + text
+	}
+	v.text, v.set = text, true
+	return nil
+}
+
+// String implements pflag.Value.
+func (v *several) String() string { return v.text }
+
+// Type implements pflag.Value. To those who read it, the value is a text.
+func (v *several) Type() string { return "string" }
 
 // settle sets the options that no flag has set from variables or else from the file.
 //

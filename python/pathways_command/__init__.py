@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _modules(arguments: Sequence[str]) -> list[str]:
     """Returns the modules of --import, as the library will read that option."""
-    said = os.environ.get("PATHWAYS_IMPORT", "")
+    said = []
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--import":
-            said = following
+            said.append(following)
         elif argument.startswith("--import="):
-            said = argument.removeprefix("--import=")
-    return said.replace(",", " ").split()
+            said.append(argument.removeprefix("--import="))
+    return ",".join(said or [os.environ.get("PATHWAYS_IMPORT", "")]).replace(",", " ").split()
 
 
 def _prepare(*, worker: bool, modules: Sequence[str]) -> ctypes.CDLL:
