@@ -60,7 +60,11 @@ func (p *program) follow(ctx context.Context, s settings, address string, secret
 	ask := &wire.Ask{Events: uint32(last), OnlyEvents: true}
 	term, gone := uint64(0), time.Time{} // the controller's, and since when there is none
 	for tick := time.NewTicker(followEvery); ; {
-		r, err := askAt(ctx, address, secret, ask)
+		wait := p.ask
+		if !gone.IsZero() { // it has said that it waits
+			wait = askAt
+		}
+		r, err := wait(ctx, address, secret, ask)
 		switch {
 		case err == nil && term != 0 && r.Term != term:
 			fmt.Fprintln(p.err, "pathways: the controller has started again, and its events begin anew")

@@ -154,6 +154,34 @@ func askAt(ctx context.Context, address string, secret cluster.Secret, what *wir
 	return r, err
 }
 
+// ask is askAt for a command whose user sees nothing until there is an answer.
+func (p *program) ask(ctx context.Context, address string, secret cluster.Secret, what *wire.Ask) (r *wire.Report,
+	_ error) {
+	err := p.waits("the controller at "+address+" has not answered yet; waiting for it", func() (err error) {
+		r, err = askAt(ctx, address, secret, what)
+		return err
+	})
+	return r, err
+}
+
+// saysAfter is how long a command waits before it says so: answers take a few milliseconds.
+const saysAfter = 2 * time.Second
+
+// waits calls f, and prints a line if that takes long.
+func (p *program) waits(line string, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	slow := time.NewTimer(saysAfter)
+	defer slow.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-slow.C:
+		p.say("%s", line)
+		return <-done
+	}
+}
+
 // isServed reports whether a controller listens at the socket in the directory.
 func (c place) isServed() bool {
 	conn, err := net.Dial("unix", c.path(cluster.Socket))

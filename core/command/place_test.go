@@ -1,11 +1,14 @@
 package command
 
 import (
+	"bytes"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -48,6 +51,20 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 	l := statustest.Value(net.Listen("unix", socket)).OK(t)
 	defer l.Close()
 	statustest.Fails(t, "of a cluster that is up", c.isDown(), status.AlreadyExists)
+}
+
+func TestCommandsSayThatTheyWait(t *testing.T) {
+	for takes, want := range map[time.Duration]string{saysAfter / 2: "", saysAfter * 2: "pathways: it is late\n"} {
+		bubble.Test(t, func(t *testing.T) {
+			var errs bytes.Buffer
+			p := &program{err: &errs}
+			statustest.OK(t, p.waits("it is late", func() error {
+				time.Sleep(takes)
+				return nil
+			}))
+			statustest.Equal(t, errs.String(), want, "what is said of an answer after %v", takes)
+		})
+	}
 }
 
 // What a process says after its restart is read without what it said before.

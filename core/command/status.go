@@ -32,7 +32,7 @@ func (p *program) status() *cobra.Command {
 					return err
 				}
 			}
-			report, err := askAt(cmd.Context(), address, secret, nil)
+			report, err := p.ask(cmd.Context(), address, secret, nil)
 			if err != nil {
 				return err
 			}
@@ -90,7 +90,7 @@ func (p *program) report(cmd *cobra.Command) (*wire.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return askAt(cmd.Context(), address, secret, &wire.Ask{})
+	return p.ask(cmd.Context(), address, secret, &wire.Ask{})
 }
 
 // platformOf returns what follows the number of a session's devices: their platform, where the cluster has several.

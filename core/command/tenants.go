@@ -46,11 +46,11 @@ func (p *program) listTenants(ctx context.Context, s settings, apply bool) error
 		return err
 	}
 	if apply {
-		if _, err := askAt(ctx, address, secret, &wire.Ask{ApplyTenants: true}); err != nil {
+		if _, err := p.ask(ctx, address, secret, &wire.Ask{ApplyTenants: true}); err != nil {
 			return err
 		}
 	}
-	r, err := askAt(ctx, address, secret, nil)
+	r, err := p.ask(ctx, address, secret, nil)
 	if err != nil {
 		return err
 	}

@@ -42,10 +42,10 @@ of code, and how busy each device of a worker is, Esc goes back, s sorts by anot
 			if err != nil {
 				return err
 			}
-			ask := func() (*wire.Report, error) { return askAt(cmd.Context(), address, secret, watch.Recent()) }
-			if _, err := ask(); err != nil {
+			if _, err := p.ask(cmd.Context(), address, secret, watch.Recent()); err != nil {
 				return err
 			}
+			ask := func() (*wire.Report, error) { return askAt(cmd.Context(), address, secret, watch.Recent()) }
 			_, err = tea.NewProgram(newTop(ask), tea.WithContext(cmd.Context()), tea.WithoutSignalHandler(),
 				tea.WithOutput(p.out)).Run()
 			if errors.Is(err, tea.ErrProgramKilled) && cmd.Context().Err() != nil {
