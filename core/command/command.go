@@ -64,6 +64,8 @@ type Env struct {
 type program struct {
 	Env
 	out, err io.Writer
+	// endsWith is the signal that processes of a cluster get when this one is killed; 0 means that they outlive it.
+	endsWith syscall.Signal
 }
 
 // usage marks an error of the command line itself.

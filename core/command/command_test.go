@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -461,6 +463,28 @@ func TestUpRunsACommand(t *testing.T) {
 	if _, err := os.Stat(at(dir).dir); !os.IsNotExist(err) {
 		t.Errorf("the cluster's directory is left: %v", err)
 	}
+}
+
+// A cluster that was started for a command ends with the process that runs it, however that ends.
+func TestClusterOfACommandEndsWithUp(t *testing.T) {
+	dir := shortDir(t)
+	up := exec.Command(os.Args[0], "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $$; exec sleep 1000")
+	up.Env = append(os.Environ(), asCommand+"=1")
+	out := statustest.Value(up.StdoutPipe()).OK(t)
+	statustest.OK(t, up.Start())
+	defer func() { _ = up.Wait() }()
+	defer func() { _ = up.Process.Kill() }()
+	var pid int
+	_ = statustest.Value(fmt.Fscan(out, &pid)).OK(t)
+	all := append(statustest.Value(at(dir).running()).OK(t), process{Name: "sleep", PID: pid, Start: started(pid)})
+	statustest.MustEqual(t, len(all), 4, "processes with that of the command")
+	statustest.OK(t, up.Process.Kill())
+	for _, q := range all {
+		waitFor(t, q.Name+" to end", func() bool { return !q.isAlive() })
+	}
+	t.Setenv(asCommand, "1")
+	call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/true").
+		ends(t, ExitSuccess, "all processes of the cluster default that was here have ended")
 }
 
 // If up is stopped before all workers are ready, it takes the cluster down and says so.

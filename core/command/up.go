@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,7 +47,8 @@ another one, and nothing else: the new supervisor restarts what has died meanwhi
 A script survives a broken connection to the controller, and a restart of the controller, if there is a connection
 again within the ten seconds of --lease: its calls wait, and nothing is lost. With --lease 0 its session ends.
 
-With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes the cluster down when the command ends.`,
+With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes the cluster down when the command ends.
+Command and cluster end by SIGTERM if ` + "`pathways up`" + ` itself is killed.`,
 		Example: `  pathways up --workers 4 --devices 2
   pathways up --driver cuda,cpu=2x4  # beside the GPUs, two workers of four CPU devices
   pathways up --workers 2 -- python train.py`,
@@ -91,6 +93,15 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	if err := c.isDown(); err != nil {
 		return err
+	}
+	if was, err := c.listed(); err == nil && was != nil {
+		p.say("all processes of the cluster %s that was here have ended; this is a new one, with the options of this command",
+			c.cluster)
+	}
+	if len(command) > 0 {
+		runtime.LockOSThread() // the kernel sends endsWith when this thread ends
+		defer runtime.UnlockOSThread()
+		p.endsWith = syscall.SIGTERM
 	}
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
@@ -260,6 +271,7 @@ func run(ctx context.Context, command []string, c place) error {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), "PATHWAYS_ADDRESS="+c.address(), "PATHWAYS_TOKEN_FILE="+c.path(cluster.TokenFile))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // see program.endsWith
 	if err := cmd.Start(); err != nil {
 		return status.New(status.NotFound, "cannot run %s: %w", command[0], err)
 	}
@@ -369,8 +381,8 @@ func (p *program) launchAll(c place, s settings, crews []crew) (all []process, e
 	return all, err
 }
 
-// launch starts a process like this one, which outlives it. If first is set, its log is
-// a new one.
+// launch starts a process like this one, which outlives it unless endsWith is set. If first is set, its log is a new
+// one.
 func (p *program) launch(c place, name string, args []string, first bool) (process, error) {
 	how := os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	if first {
@@ -387,7 +399,7 @@ func (p *program) launch(c place, name string, args []string, first bool) (proce
 	}
 	cmd := exec.Command(p.Self[0], append(p.Self[1:len(p.Self):len(p.Self)], args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: p.endsWith}
 	if err := cmd.Start(); err != nil {
 		return process{}, status.New(status.Unavailable, "cannot start %s: %w", name, err)
 	}
