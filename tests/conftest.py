@@ -30,6 +30,9 @@ import time
 from pathlib import Path
 
 import fresh
+import orphans
+
+orphans.watch()
 
 # Before the import, which reads them: settings of the user who runs the tests must not affect them.
 os.environ["PATHWAYS_DEVICES"] = "8"
