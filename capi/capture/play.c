@@ -134,9 +134,9 @@ char* pp_refusal(PJRT_Error* err) {
   return pw_refusal(out);
 }
 
-// own makes handles of shards that outlive the play. It takes the play's own handles, except where shared says that
-// they are still needed; NULL: all are.
-static PJRT_Error* own(const play* r, const pp_ref* refs, size_t n, bool* shared, PJRT_Buffer** out) {
+// make_own makes handles of shards that outlive the play. It takes the play's own handles, except where shared says
+// that they are still needed; NULL: all are.
+static PJRT_Error* make_own(const play* r, const pp_ref* refs, size_t n, bool* shared, PJRT_Buffer** out) {
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < n; i++) out[i] = NULL;
   for (size_t i = 0; i < n && err == NULL; i++) {
@@ -155,7 +155,7 @@ static PJRT_Error* own(const play* r, const pp_ref* refs, size_t n, bool* shared
 static PJRT_Error* reshard(const play* r, pp_node* n) {
   PJRT_Buffer** shards = pw_zeros(n->rows, sizeof *shards);
   if (shards == NULL) return pw_short("the shards of an array", n->rows * sizeof *shards);
-  PJRT_Error* err = own(r, n->refs, n->rows, NULL, shards);
+  PJRT_Error* err = make_own(r, n->refs, n->rows, NULL, shards);
   pw_export *from = err ? NULL : r->p->frontend->close(shards, n->rows), *to = NULL;
   if (err == NULL && from == NULL) {
     for (size_t i = 0; i < n->rows; i++) destroy(r, &shards[i]);
@@ -269,7 +269,7 @@ static PJRT_Error* results(const play* r, PJRT_Buffer** out) {
     }
     for (size_t s = 0; s < o->n; s++)
       if (o->refs[s].value >= 0) shared[s] = --wanted[shard(r, o->refs[s]) - r->shards] > 0;
-    err = own(r, o->refs, o->n, shared, out + made);
+    err = make_own(r, o->refs, o->n, shared, out + made);
     free(shared);
     if (err == NULL) made += o->n;
   }

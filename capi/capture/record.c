@@ -77,8 +77,8 @@ PJRT_Error* pp_join(const pp_frontend* frontend, PJRT_Client* client) {
                   "a program has arrays of two clients; copy those of one through the host");
 }
 
-// mine returns an error if a symbol is not of the thread's capture.
-static PJRT_Error* mine(const pp_symbol* symbol) {
+// check_capture returns an error if a symbol is not of the thread's capture.
+static PJRT_Error* check_capture(const pp_symbol* symbol) {
   if (symbol->capture == pp_capturing->number) return NULL;
   return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", pp_nothing);
 }
@@ -92,7 +92,7 @@ PJRT_Error* pp_refer(const pp_frontend* frontend, PJRT_Buffer* buffer, int32_t n
                     "the array has been deleted or donated; keep a copy of an array that is needed after a call that "
                     "donates it");
   PJRT_Error* err = pp_join(frontend, frontend->client(look->device));
-  if (err == NULL && symbol) err = mine(symbol);
+  if (err == NULL && symbol) err = check_capture(symbol);
   if (err) return err;
   if (symbol) {
     *out = (pp_ref){symbol->value, symbol->shard};
@@ -145,9 +145,9 @@ PJRT_Error* pp_events(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute
   return NULL;
 }
 
-// orders reports whether a computation takes and returns the token by which JAX orders effects: an array that outlives
-// the program.
-static bool orders(const pw_shape* in, const pw_shape* out) {
+// passes_token reports whether a computation takes and returns the token by which JAX orders effects: an array that
+// outlives the program.
+static bool passes_token(const pw_shape* in, const pw_shape* out) {
   if (out->type == PJRT_Buffer_Type_TOKEN || (in && in->type == PJRT_Buffer_Type_TOKEN)) return true;
   return in && in->type == PJRT_Buffer_Type_PRED && in->num_dims == 1 && in->dims[0] == 0 && pw_fits(in, out);
 }
@@ -198,7 +198,7 @@ static PJRT_Error* make_values(const pp_frontend* frontend, PJRT_LoadedExecutabl
   PJRT_Error* err = NULL;
   for (size_t k = 0; k < node->outs && err == NULL; k++) {
     for (size_t d = 0; d < n; d++) frontend->output(args->executable, node->only, d, k, &looks[d]);
-    if (k == 0 && n && orders(x->num_params > 0 ? frontend->param(args->executable, 0) : NULL, looks[0].shape))
+    if (k == 0 && n && passes_token(x->num_params > 0 ? frontend->param(args->executable, 0) : NULL, looks[0].shape))
       err = pw_error(
           PJRT_Error_Code_UNIMPLEMENTED,
           "%s has ordered effects, which a program does not record; call it outside, or do without the order", x->name);
@@ -255,9 +255,9 @@ PJRT_Error* pp_execute(const pp_frontend* frontend, PJRT_LoadedExecutable_Execut
   return NULL;
 }
 
-// follows finds the node to which a copy of a shard belongs: JAX moves an array shard by shard, and all these copies
-// are one node.
-static pp_node* follows(pp_program* p, pp_ref ref, const pp_look* to) {
+// node_of_copy finds the node to which a copy of a shard belongs: JAX moves an array shard by shard, and all these
+// copies are one node.
+static pp_node* node_of_copy(pp_program* p, pp_ref ref, const pp_look* to) {
   if (p->num_nodes == 0 || ref.value < 0) return NULL;
   pp_node* n = &p->nodes[p->num_nodes - 1];
   if (n->kind != PP_COPY || (size_t)n->value + 1 != p->num_values) return NULL;
@@ -278,7 +278,7 @@ PJRT_Error* pp_copy(const pp_frontend* frontend, PJRT_Buffer* buffer, PJRT_Memor
   look.memory = memory;
   look.device = frontend->where(memory);
   look.minor_to_major = NULL;
-  pp_node* node = follows(p, ref, &look);
+  pp_node* node = node_of_copy(p, ref, &look);
   bool more = node != NULL;
   if (!more) {
     node = pp_node_new(p, PP_COPY, "copy", NULL);

@@ -104,8 +104,8 @@ bool pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
          int_attribute(&d->attributes[2], "local_index", local);
 }
 
-// room makes room for one more attribute of a device; NULL if memory is short.
-static PJRT_NamedValue* room(PJRT_DeviceDescription* d) {
+// new_attribute makes room for one more attribute of a device; NULL if memory is short.
+static PJRT_NamedValue* new_attribute(PJRT_DeviceDescription* d) {
   PJRT_NamedValue* grown = pw_resize(d->attributes, (d->num_attributes + 1) * sizeof *grown);
   if (grown == NULL) return NULL;
   d->attributes = grown;
@@ -113,12 +113,12 @@ static PJRT_NamedValue* room(PJRT_DeviceDescription* d) {
 }
 
 bool pr_device_string(PJRT_Client* c, size_t i, const char* name, const char* value) {
-  PJRT_NamedValue* v = room(&c->device_structs[i].description);
+  PJRT_NamedValue* v = new_attribute(&c->device_structs[i].description);
   return v && string_attribute(v, name, value);
 }
 
 bool pr_device_int(PJRT_Client* c, size_t i, const char* name, int64_t value) {
-  PJRT_NamedValue* v = room(&c->device_structs[i].description);
+  PJRT_NamedValue* v = new_attribute(&c->device_structs[i].description);
   return v && int_attribute(v, name, value);
 }
 
@@ -231,8 +231,8 @@ static size_t num_attributes;
 
 size_t pr_attributes_new(void) { return num_attributes = 0; }
 
-// same reports whether the next entry already has the attribute that is being written. It then stays as it is.
-static bool same(const char* name, PJRT_NamedValue_Type type, const void* value, size_t size) {
+// is_same reports whether the next entry already has the attribute that is being written. It then stays as it is.
+static bool is_same(const char* name, PJRT_NamedValue_Type type, const void* value, size_t size) {
   const PJRT_NamedValue* v = &plugin_attributes[num_attributes];
   if (v->name == NULL || strcmp(v->name, name) != 0 || v->type != type || v->value_size != size) return false;
   switch (type) {
@@ -242,8 +242,8 @@ static bool same(const char* name, PJRT_NamedValue_Type type, const void* value,
   }
 }
 
-// keep ends the writing of the next entry, and reports whether it is complete.
-static bool keep(PJRT_NamedValue* v, bool whole) {
+// end_attribute ends the writing of the next entry, and reports whether it is complete.
+static bool end_attribute(PJRT_NamedValue* v, bool whole) {
   if (whole) {
     num_attributes++;
   } else {
@@ -257,14 +257,15 @@ static bool keep(PJRT_NamedValue* v, bool whole) {
 bool pr_attribute_string(const char* name, const char* value) {
   if (num_attributes == kAttributes) return true;
   PJRT_NamedValue* v = &plugin_attributes[num_attributes];
-  return keep(v, same(name, PJRT_NamedValue_kString, value, strlen(value)) || string_attribute(v, name, value));
+  return end_attribute(v, is_same(name, PJRT_NamedValue_kString, value, strlen(value)) ||
+                              string_attribute(v, name, value));
 }
 
 bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list) {
   if (num_attributes == kAttributes) return true;
   PJRT_NamedValue* v = &plugin_attributes[num_attributes];
-  if (same(name, list ? PJRT_NamedValue_kInt64List : PJRT_NamedValue_kInt64, values, list ? n : 1))
-    return keep(v, true);
+  if (is_same(name, list ? PJRT_NamedValue_kInt64List : PJRT_NamedValue_kInt64, values, list ? n : 1))
+    return end_attribute(v, true);
   bool whole = int_attribute(v, name, list ? 0 : *values);
   if (list && whole) {
     v->type = PJRT_NamedValue_kInt64List;
@@ -272,7 +273,7 @@ bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool l
     v->value_size = n;
     whole = v->int64_array_value != NULL;
   }
-  return keep(v, whole);
+  return end_attribute(v, whole);
 }
 
 PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {

@@ -85,8 +85,8 @@ static size_t lay_out(call* c, char* block) {
   return at;
 }
 
-// lies reports whether a shard has the layout that a program expects.
-static bool lies(const pr_buffer* b, const pr_array* param) {
+// has_layout reports whether a shard has the layout that a program expects.
+static bool has_layout(const pr_buffer* b, const pr_array* param) {
   const int64_t* want = pr_array_order(param);
   if (want == NULL || b->minor_to_major == NULL) return want == b->minor_to_major;
   return memcmp(want, b->minor_to_major, b->shape->num_dims * sizeof *want) == 0;
@@ -99,7 +99,7 @@ static PJRT_Error* read_shard(call* c, size_t i, size_t row) {
   if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire)) return pw_gone(row, i, x->name, b);
   if (!x->any_params && !pw_fits(b->shape, x->params[i].shape))
     return pw_misfit(row, i, x->name, b->shape, x->params[i].shape);
-  if (!x->any_params && !(lies(b, &x->params[i]) && (b->minor_to_major == NULL || is_on_row(c, row, b))))
+  if (!x->any_params && !(has_layout(b, &x->params[i]) && (b->minor_to_major == NULL || is_on_row(c, row, b))))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "argument %zu of %s on device row %zu has another layout than the program was compiled for; "
                     "bring it to the program's layout with jax.device_put(x, format)",
@@ -130,8 +130,8 @@ static PJRT_Error* read_arguments(call* c) {
   return NULL;
 }
 
-// twice finds a shard that is donated and given as another argument too.
-static PJRT_Error* twice(const call* c) {
+// check_donated_once finds a shard that is donated and given as another argument too.
+static PJRT_Error* check_donated_once(const call* c) {
   static _Atomic uint64_t calls;
   uint64_t number = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
   size_t at = 0;
@@ -147,7 +147,7 @@ static PJRT_Error* twice(const call* c) {
   return bad ? pw_twice(at % c->n, at / c->n, c->x->name) : NULL;
 }
 
-static void keep(call* c, size_t i) {
+static void do_not_donate(call* c, size_t i) {
   c->not_donated[c->num_not_donated++] = (uint32_t)i;
   c->donated[i] = false;
 }
@@ -165,15 +165,15 @@ static PJRT_Error* choose_donated(call* c) {
   for (size_t i = 0; i < c->m; i++) c->donated[i] = c->x->any_params || c->x->donates[i];
   // Some clients name arguments that there are not, or one twice; plugins pass over that.
   for (size_t k = 0; k < num_kept; k++)
-    if (kept[k] >= 0 && (size_t)kept[k] < c->m && c->donated[kept[k]]) keep(c, (size_t)kept[k]);
+    if (kept[k] >= 0 && (size_t)kept[k] < c->m && c->donated[kept[k]]) do_not_donate(c, (size_t)kept[k]);
   for (size_t i = 0; i < c->m; i++) {
     c->donated[i] = c->donated[i] && !c->x->any_params;
     bool shared = false;
     for (size_t d = 0; d < c->n && c->donated[i]; d++) shared = shared || c->shards[i * c->n + d]->kept;
-    if (shared) keep(c, i);
+    if (shared) do_not_donate(c, i);
     c->donates = c->donates || c->donated[i];
   }
-  return c->donates ? twice(c) : NULL;
+  return c->donates ? check_donated_once(c) : NULL;
 }
 
 // take_results takes the slots of the results, and the orders of their elements.

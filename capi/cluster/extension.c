@@ -79,8 +79,8 @@ static PJRT_Layouts_MemoryLayout** layouts(const pr_array* arrays, size_t n) {
   return list;
 }
 
-// once returns a list that the first call makes.
-static PJRT_Error* once(_Atomic(void*)* kept, const pr_array* arrays, size_t n, PJRT_Layouts_MemoryLayout*** out) {
+// list_once returns a list that the first call makes.
+static PJRT_Error* list_once(_Atomic(void*)* kept, const pr_array* arrays, size_t n, PJRT_Layouts_MemoryLayout*** out) {
   void* have = atomic_load_explicit(kept, memory_order_acquire);
   if (have == NULL) {
     PJRT_Layouts_MemoryLayout** list = layouts(arrays, n);
@@ -96,13 +96,13 @@ static PJRT_Error* once(_Atomic(void*)* kept, const pr_array* arrays, size_t n, 
 static PJRT_Error* output_layouts(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args* args) {
   PJRT_Executable* x = args->executable;
   args->num_outputs = x->num_outputs;
-  return once(&x->output_layouts, x->outputs, x->num_outputs, (PJRT_Layouts_MemoryLayout***)&args->layouts);
+  return list_once(&x->output_layouts, x->outputs, x->num_outputs, (PJRT_Layouts_MemoryLayout***)&args->layouts);
 }
 
 static PJRT_Error* parameter_layouts(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args* args) {
   PJRT_Executable* x = args->executable;
   args->num_parameters = x->num_params;
-  return once(&x->param_layouts, x->params, x->num_params, (PJRT_Layouts_MemoryLayout***)&args->layouts);
+  return list_once(&x->param_layouts, x->params, x->num_params, (PJRT_Layouts_MemoryLayout***)&args->layouts);
 }
 
 static PJRT_Layouts_Extension layouts_extension = {

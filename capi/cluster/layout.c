@@ -28,8 +28,8 @@ bool pr_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t elem
     if (out) memcpy(strided, dense, sizeof(type));                                                          \
     else memcpy(dense, strided, sizeof(type))
 
-// line copies one line of elements, between dense bytes and bytes a stride apart.
-static void line(char* dense, char* strided, int64_t count, int64_t stride, size_t element, bool out) {
+// copy_line copies one line of elements, between dense bytes and bytes a stride apart.
+static void copy_line(char* dense, char* strided, int64_t count, int64_t stride, size_t element, bool out) {
   if (stride == (int64_t)element) {
     if (out) memcpy(strided, dense, (size_t)count * element);
     else memcpy(dense, strided, (size_t)count * element);
@@ -47,11 +47,11 @@ static void line(char* dense, char* strided, int64_t count, int64_t stride, size
 static void walk(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
                  size_t step, bool out) {
   if (n == 0) {
-    line(dense, strided, 1, (int64_t)element, element, out);
+    copy_line(dense, strided, 1, (int64_t)element, element, out);
     return;
   }
   if (n == 1) {
-    line(dense, strided, dims[0], strides[0], element, out);
+    copy_line(dense, strided, dims[0], strides[0], element, out);
     return;
   }
   step /= (size_t)dims[0];

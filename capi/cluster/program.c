@@ -61,8 +61,8 @@ bool pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t siz
   return all[what]->data != NULL;
 }
 
-// lists allocates the lists of a program in the form that PJRT returns.
-static bool lists(PJRT_Executable* x, size_t dims) {
+// alloc_lists allocates the lists of a program in the form that PJRT returns.
+static bool alloc_lists(PJRT_Executable* x, size_t dims) {
   size_t outs = x->num_outputs, params = x->num_params, devices = x->num_devices;
   return (x->types = pw_zeros(outs, sizeof *x->types)) && (x->ranks = pw_zeros(outs, sizeof *x->ranks)) &&
          (x->dims = pw_zeros(dims, sizeof *x->dims)) && (x->kinds = pw_zeros(outs, sizeof *x->kinds)) &&
@@ -88,7 +88,7 @@ bool pr_program_done(PJRT_Executable* x) {
     made += x->outputs[o].bytes;
   }
   x->heavy = made >= kHeavy;
-  if (!lists(x, rank)) return false;
+  if (!alloc_lists(x, rank)) return false;
   int64_t* at = x->dims;
   for (size_t o = 0; o < outs; o++) {
     pr_array* a = &x->outputs[o];

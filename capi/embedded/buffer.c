@@ -203,10 +203,10 @@ PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   return err;
 }
 
-// kept returns the error of a run that failed to keep a promise: such a buffer has no address, and the plugin ends the
-// process when it is asked for one. With wait it waits for a run that is not launched yet; without, where waiting could
-// be waiting for the caller's own GIL, it returns an error.
-static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
+// broken_promise returns the error of a run that failed to keep a promise: such a buffer has no address, and the plugin
+// ends the process when it is asked for one. With wait it waits for a run that is not launched yet; without, where
+// waiting could be waiting for the caller's own GIL, it returns an error.
+static PJRT_Error* broken_promise(pw_buffer* b, const char* slot, bool wait) {
   if (!b->promise) return NULL;
   PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
   ready.buffer = b->under;
@@ -234,7 +234,7 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
 PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
   READS(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
   PW_COUNT(fetches, 1);
-  PJRT_Error* err = kept(b, "PJRT_Buffer_IncreaseExternalReferenceCount", true);
+  PJRT_Error* err = broken_promise(b, "PJRT_Buffer_IncreaseExternalReferenceCount", true);
   if (err) return err;
   PW_COPY(PJRT_Buffer_IncreaseExternalReferenceCount_Args, a, args);
   a.buffer = b->under;
@@ -243,7 +243,7 @@ PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseEx
 
 PJRT_Error* pw_buffer_wait_on_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args* args, pw_wait_on_stream under) {
   READS(b, args->buffer, "PJRT_Wait_Until_Buffer_Ready_On_Stream");
-  PJRT_Error* err = kept(b, "PJRT_Wait_Until_Buffer_Ready_On_Stream", true);
+  PJRT_Error* err = broken_promise(b, "PJRT_Wait_Until_Buffer_Ready_On_Stream", true);
   if (err) return err;
   PW_COPY(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, a, args);
   a.buffer = b->under;
@@ -263,7 +263,7 @@ PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseEx
 PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   READS(b, args->buffer, "PJRT_Buffer_UnsafePointer");
   PW_COUNT(fetches, 1);
-  PJRT_Error* err = kept(b, "PJRT_Buffer_UnsafePointer", false);
+  PJRT_Error* err = broken_promise(b, "PJRT_Buffer_UnsafePointer", false);
   if (err) return err;
   PW_COPY(PJRT_Buffer_UnsafePointer_Args, a, args);
   a.buffer = b->under;
@@ -275,7 +275,7 @@ PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
 PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
   READS(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
   PW_COUNT(fetches, 1);
-  PJRT_Error* err = kept(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer", false);
+  PJRT_Error* err = broken_promise(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer", false);
   if (err) return err;
   PW_COPY(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, a, args);
   a.buffer = b->under;

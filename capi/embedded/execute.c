@@ -94,7 +94,7 @@ static void gangs_free(gangs* g) {
   if (g->list != g->few) free(g->list);
 }
 
-static PJRT_Error* note(gangs* g, uint64_t gang) {
+static PJRT_Error* gangs_add(gangs* g, uint64_t gang) {
   for (size_t i = 0; i < g->num; i++)
     if (g->list[i] == gang) return NULL;
   if (g->num == g->room) {
@@ -203,7 +203,7 @@ static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_
   c->inputs[at] = b;
   c->flat[at] = b->under;
   uint64_t gang = atomic_load_explicit(&b->array->gang, memory_order_acquire);
-  if (gang && (err = note(after, gang))) return err;
+  if (gang && (err = gangs_add(after, gang))) return err;
   c->inherits |= atomic_load_explicit(&b->array->provenance, memory_order_relaxed) != NULL;
   return b->device == device ? NULL : move(b, device, &c->moves, &c->flat[at]);
 }
@@ -229,7 +229,7 @@ static PJRT_Error* find_reads(const pw_call* c, gangs* reads) {
     const pw_array* array = c->inputs[i]->array;
     bool all = array->maker != 0;
     for (size_t d = 1; all && d < c->n; d++) all = c->inputs[d * c->m + i]->array == array;
-    if (all) err = note(reads, array->maker);
+    if (all) err = gangs_add(reads, array->maker);
   }
   return err;
 }
@@ -241,9 +241,10 @@ static pw_buffer* owner(const pw_call* c, size_t row, size_t i) {
   return b->of ? b->of : b;
 }
 
-// twice finds an array that is donated and given as another argument, too: XLA's CPU client crashes in such a run of
-// several devices. Each donated argument writes a number of its own into what it donates; no other finds it there.
-static PJRT_Error* twice(const pw_call* c) {
+// check_donated_once finds an array that is donated and given as another argument, too: XLA's CPU client crashes in
+// such a run of several devices. Each donated argument writes a number of its own into what it donates; no other finds
+// it there.
+static PJRT_Error* check_donated_once(const pw_call* c) {
   static _Atomic uint64_t donors = 1;
   uint64_t first = atomic_fetch_add_explicit(&donors, c->m, memory_order_relaxed);
   for (size_t k = 0; k < c->e->num_donated; k++) {
@@ -408,7 +409,7 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
   pw_turn turn;
   PJRT_Error* err = find_reads(c, &reads);
   if (err == NULL && c->e->donates) err = pw_keep_exported(c->inputs, c->n, c->m, &c->options, &kept);
-  if (err == NULL && c->e->donates) err = twice(c);
+  if (err == NULL && c->e->donates) err = check_donated_once(c);
   if (err == NULL &&
       !((arrays = pw_arrays_new(c->arrays, c->outs)) && (results = pw_buffers_new(c->results, c->n * c->outs))))
     err = pw_short("the results of a run", c->outs * (sizeof(pw_array) + c->n * sizeof(pw_buffer)));

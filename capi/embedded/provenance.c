@@ -61,8 +61,8 @@ void pw_provenance_drop(pw_provenance* o) {
   PW_COUNT(provenances, -1);
 }
 
-// of returns an array's provenance, with a reference.
-static pw_provenance* of(pw_array* a) {
+// provenance_of returns an array's provenance, with a reference.
+static pw_provenance* provenance_of(pw_array* a) {
   if (atomic_load_explicit(&a->provenance, memory_order_relaxed) == NULL) return NULL;
   pthread_mutex_lock(&mu);
   pw_provenance* o = hold(atomic_load_explicit(&a->provenance, memory_order_relaxed));
@@ -77,7 +77,7 @@ void pw_provenance_set(pw_array* a, pw_provenance* o) {
   pw_provenance_drop(old);
 }
 
-static PJRT_Error* same(PJRT_Error* err) {
+static PJRT_Error* copy_of(PJRT_Error* err) {
   PJRT_Error_Code code;
   const char* text;
   size_t size;
@@ -85,9 +85,9 @@ static PJRT_Error* same(PJRT_Error* err) {
   return pw_error(code, "%.*s", (int)size, text);
 }
 
-// fault returns the error of a run that has failed, which the caller frees; NULL if it has not failed, or not yet.
-static PJRT_Error* fault(pw_provenance* o) {
-  if (o->failed) return same(o->failed);
+// error_of returns the error of a run that has failed, which the caller frees; NULL if it has not failed, or not yet.
+static PJRT_Error* error_of(pw_provenance* o) {
+  if (o->failed) return copy_of(o->failed);
   if (atomic_load_explicit(&o->well, memory_order_relaxed)) return NULL;
   bool ended = o->num_events > 0;
   for (size_t i = 0; i < o->num_events; i++) {
@@ -107,14 +107,14 @@ static PJRT_Error* fault(pw_provenance* o) {
   return NULL;
 }
 
-// well reports whether nothing of a provenance can fail any more.
-static bool well(pw_provenance* o) {
+// cannot_fail reports whether nothing of a provenance can fail any more.
+static bool cannot_fail(pw_provenance* o) {
   PJRT_Error* err = NULL;
   if (o->at) {
-    err = fault(o);
+    err = error_of(o);
   } else {
     bool all = true;
-    for (size_t i = 0; i < o->num_parents && all; i++) all = well(o->parents[i]);
+    for (size_t i = 0; i < o->num_parents && all; i++) all = cannot_fail(o->parents[i]);
     if (all) atomic_store_explicit(&o->well, true, memory_order_relaxed);
   }
   if (err) pw_error_free(err);
@@ -122,7 +122,7 @@ static bool well(pw_provenance* o) {
 }
 
 static void add_parent(pw_provenance* o, pw_provenance* run) {
-  if (o->num_parents == kParents || run->depth >= kDepth || well(run)) return;
+  if (o->num_parents == kParents || run->depth >= kDepth || cannot_fail(run)) return;
   for (size_t i = 0; i < o->num_parents; i++)
     if (o->parents[i] == run) return;
   o->parents[o->num_parents++] = hold(run);
@@ -139,7 +139,7 @@ pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* loc
   PW_COUNT(provenances, 1);
   o->refs = 1;
   for (size_t i = 0; i < num_inputs; i++) {
-    pw_provenance* from = of(inputs[i]->array);
+    pw_provenance* from = provenance_of(inputs[i]->array);
     if (from == NULL) continue;
     if (from->at) add_parent(o, from);
     for (size_t p = 0; from->at == NULL && p < from->num_parents; p++) add_parent(o, from->parents[p]);
@@ -154,7 +154,7 @@ pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* loc
       if (err) pw_error_free(err);
       else o->events[o->num_events++] = ready.event;
     }
-    PJRT_Error* err = fault(o);
+    PJRT_Error* err = error_of(o);
     if (err) pw_error_free(err);
     if (!atomic_load_explicit(&o->well, memory_order_relaxed)) {
       char text[PW_LOCATION] = "", at[600] = "";
@@ -177,8 +177,8 @@ pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* loc
 }
 
 void pw_provenance_pass(pw_buffer* from, pw_array* to) {
-  pw_provenance* o = of(from->array);
-  if (o && !well(o)) pw_provenance_set(to, o);
+  pw_provenance* o = provenance_of(from->array);
+  if (o && !cannot_fail(o)) pw_provenance_set(to, o);
   pw_provenance_drop(o);
 }
 
@@ -202,7 +202,7 @@ static bool exchange(PJRT_Error** err, pw_provenance* o) {
     pw_provenance* at = next;
     next = NULL;
     for (size_t i = 0; i < at->num_parents && next == NULL; i++) {
-      PJRT_Error* earlier = fault(at->parents[i]);
+      PJRT_Error* earlier = error_of(at->parents[i]);
       if (earlier == NULL) continue;
       if (why) pw_error_free(why);
       why = earlier;
@@ -211,7 +211,7 @@ static bool exchange(PJRT_Error** err, pw_provenance* o) {
   }
   if (first == NULL && o->at) {
     first = o;
-    why = fault(o);
+    why = error_of(o);
     if (why == NULL && o->num_events > 0) return false;
   }
   if (first == NULL) return false;
@@ -231,7 +231,7 @@ static bool exchange(PJRT_Error** err, pw_provenance* o) {
 bool pw_provenance_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n) {
   bool known = false;
   for (size_t i = 0; i < n && !known; i++) {
-    pw_provenance* o = of(inputs[i]->array);
+    pw_provenance* o = provenance_of(inputs[i]->array);
     known = o && exchange(err, o);
     pw_provenance_drop(o);
   }
@@ -241,9 +241,9 @@ bool pw_provenance_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n
 PJRT_Error* pw_provenance_fault(pw_buffer* const* inputs, size_t n) {
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < n && err == NULL; i++) {
-    pw_provenance* o = of(inputs[i]->array);
-    if (o && o->at) err = fault(o);
-    for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = fault(o->parents[p]);
+    pw_provenance* o = provenance_of(inputs[i]->array);
+    if (o && o->at) err = error_of(o);
+    for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = error_of(o->parents[p]);
     if (err) exchange(&err, o);
     pw_provenance_drop(o);
   }
@@ -269,11 +269,11 @@ static void track(PJRT_Event* event, pw_provenance* o) {
 }
 
 void pw_provenance_track(PJRT_Event* event, pw_provenance* o) {
-  if (event && o && !well(o)) track(event, o);
+  if (event && o && !cannot_fail(o)) track(event, o);
 }
 
 void pw_provenance_event(PJRT_Event* event, pw_buffer* buffer) {
-  pw_provenance* o = of(buffer->array);
+  pw_provenance* o = provenance_of(buffer->array);
   pw_provenance_track(event, o);
   pw_provenance_drop(o);
 }

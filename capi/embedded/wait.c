@@ -7,8 +7,8 @@
 // contents or with an error, and then frees the run (settle): so no read waits for a run that has ended.
 //
 // An input that the run donates is dead for new calls from its call on (take_over), and pinned until it is launched.
-// Its bytes may still go in between, since a run that was put off before may donate another handle of them: spent finds
-// that, and the run fails instead of beginning.
+// Its bytes may still go in between, since a run that was put off before may donate another handle of them: then
+// check_inputs has the run fail instead of beginning.
 #include <stdlib.h>
 
 #include "_cgo_export.h"
@@ -33,8 +33,8 @@ struct pw_run {
   pw_kept* kept;
 };
 
-// home returns the memory of one of a run's results.
-static PJRT_Memory* home(const PJRT_LoadedExecutable* e, PJRT_Device* only, size_t device, size_t output) {
+// result_memory returns the memory of one of a run's results.
+static PJRT_Memory* result_memory(const PJRT_LoadedExecutable* e, PJRT_Device* only, size_t device, size_t output) {
   const pw_output* o = &e->outputs[output];
   return only ? pw_memory_kind(only, o->kind, o->kind_size) : e->memories[device * e->num_outputs + output];
 }
@@ -43,7 +43,7 @@ static PJRT_Memory* home(const PJRT_LoadedExecutable* e, PJRT_Device* only, size
 static void fail_promise(pw_run* r, size_t device, size_t output, PJRT_Error_Code code, const char* message,
                          size_t size) {
   const PJRT_LoadedExecutable* e = r->executable;
-  pw_fulfil_error(e->client, r->fulfil[device * r->num_outputs + output], home(e, r->only, device, output),
+  pw_fulfil_error(e->client, r->fulfil[device * r->num_outputs + output], result_memory(e, r->only, device, output),
                   e->outputs[output].shape, e->outputs[output].minor_to_major, code, message, size);
 }
 
@@ -89,9 +89,9 @@ static PJRT_Error* wait_turn(const pw_turn* turn) {
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
 }
 
-// spent finds an input whose bytes another run has taken since this one was put off. The plugin must not run with such
-// an input: it fails on one device while the others continue with memory of a call that has returned.
-static PJRT_Error* spent(const pw_run* r) {
+// check_inputs finds an input whose bytes another run has taken since this one was put off. The plugin must not run
+// with such an input: it fails on one device while the others continue with memory of a call that has returned.
+static PJRT_Error* check_inputs(const pw_run* r) {
   for (size_t i = 0; i < r->num_devices * r->num_args; i++) {
     PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
     a.buffer = r->inputs[i]->under;
@@ -126,8 +126,8 @@ static void adopt(pw_run* r, PJRT_Buffer** const* results, PJRT_Event** done) {
   pw_provenance_drop(provenance);
 }
 
-// copies copies what a run needs of its call after the call has returned. It returns false if memory is short.
-static bool copies(pw_run* r, const pw_call* c) {
+// copy_call copies what a run needs of its call after the call has returned. It returns false if memory is short.
+static bool copy_call(pw_run* r, const pw_call* c) {
   size_t inputs = c->n * c->m, results = c->n * c->outs;
   size_t launch = 3 * c->n + results;  // rows, results by device, events; results
   return (r->fixed = pw_copy(r->options.non_donatable_input_indices,
@@ -151,7 +151,7 @@ static pw_run* run_new(pw_call* c, const pw_turn* turn) {
   r->options = c->options;
   bool all = pw_context_hold(r->options.context);
   if (!all) r->options.context = NULL;
-  if (!all || !copies(r, c)) {  // num_devices is 0, so nothing is pinned
+  if (!all || !copy_call(r, c)) {  // num_devices is 0, so nothing is pinned
     run_free(r);
     return NULL;
   }
@@ -183,7 +183,7 @@ static bool promise_all(pw_run* r) {
   PJRT_Error* err = NULL;
   for (; made < all; made++) {
     const pw_output* x = &e->outputs[made % outs];
-    err = pw_promise_new(e->client, home(e, r->only, made / outs, made % outs), x->shape, x->minor_to_major,
+    err = pw_promise_new(e->client, result_memory(e, r->only, made / outs, made % outs), x->shape, x->minor_to_major,
                          &r->promises[made], &r->fulfil[made]);
     if (err) break;
   }
@@ -204,7 +204,7 @@ static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
   PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
   a.device_complete_events = done;
   int64_t begin = pw_trace_begin();
-  PJRT_Error* err = spent(r);
+  PJRT_Error* err = check_inputs(r);
   pw_time_note(r->executable->time);
   pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args, begin != 0);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
@@ -329,7 +329,7 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
   a.output_lists = by_device;
   a.device_complete_events = done;
   a.execute_device = pw_lower_device(r->only);
-  PJRT_Error* err = spent(r);
+  PJRT_Error* err = check_inputs(r);
   pw_time_note(r->executable->time);
   pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args, begin != 0);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);

@@ -80,7 +80,7 @@ static void end_thread(void* p) {
 
 static void make_key(void) { pthread_key_create(&ending, end_thread); }
 
-static ports* self(void) {
+static ports* own_ports(void) {
   if (mine == NULL) {
     pthread_once(&once, make_key);
     mine = pw_zeros(1, sizeof *mine);
@@ -101,7 +101,7 @@ static void push(stack* s, uint64_t* numbers, size_t n) {
 }
 
 bool pw_exported(pw_export* const* exported, size_t n) {
-  ports* p = self();
+  ports* p = own_ports();
   uint64_t* numbers = p ? pw_zeros(n, sizeof *numbers) : NULL;
   if (numbers == NULL) return false;
   for (size_t i = 0; i < n; i++)
@@ -146,7 +146,7 @@ SHOWN size_t pathways_exported(uint64_t* arrays, size_t space) {
 
 SHOWN void pathways_import(const uint64_t* arrays, size_t n) {
   if (pw_forked) return;
-  ports* p = self();
+  ports* p = own_ports();
   uint64_t* numbers = p ? pw_copy(arrays, n * sizeof *numbers) : NULL;
   // Nothing is returned here. If memory is short, the import that follows says that its thread has named no arrays; the
   // caller still has them to release.

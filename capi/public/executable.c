@@ -1,9 +1,9 @@
 // Programs of a session: compiling and running them.
 //
 // A run either gives its caller all results or an error and none. Whatever can be refused or needs memory comes before
-// the frontend is called: gather finds the arguments' shards, prepare allocates the results. Behind that only a handle
-// may be missing (give), and then what the run has made is freed. The arguments are referenced until the call returns,
-// so another thread may free their handles meanwhile.
+// the frontend is called: gather finds the arguments' shards, prepare allocates the results. After that only a handle
+// may be missing (make_handles), and then what the run has made is freed. The arguments are referenced until the call
+// returns, so another thread may free their handles meanwhile.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ typedef struct {
   bool lacks;  // memory was short for something
 } bytes;
 
-static void put(bytes* b, const void* data, size_t size) {
+static void append(bytes* b, const void* data, size_t size) {
   if (b->lacks) return;
   if (b->size + size > b->room) {
     size_t room = 2 * (b->size + size);
@@ -52,7 +52,7 @@ static void varint(bytes* b, uint64_t v) {
   size_t n = 0;
   do text[n++] = (uint8_t)((v & 127) | (v > 127 ? 128 : 0));
   while (v >>= 7);
-  put(b, text, n);
+  append(b, text, n);
 }
 
 static void number(bytes* b, int field, uint64_t v) {
@@ -63,7 +63,7 @@ static void number(bytes* b, int field, uint64_t v) {
 static void message(bytes* b, int field, bytes* inner) {
   varint(b, (uint64_t)field << 3 | 2);
   varint(b, inner->size);
-  put(b, inner->data, inner->size);
+  append(b, inner->data, inner->size);
   b->lacks = b->lacks || inner->lacks;
   free(inner->data);
   *inner = (bytes){0};
@@ -73,7 +73,7 @@ static void message(bytes* b, int field, bytes* inner) {
 // merged.
 static bytes encode(const pathways_compile_options* o, int32_t replicas, int32_t partitions, pc_device** devices) {
   bytes all = {0}, build = {0}, assignment = {0};
-  put(&all, o->xla_options, o->xla_options_size);
+  append(&all, o->xla_options, o->xla_options_size);
   number(&build, kReplicas, (uint64_t)replicas);
   number(&build, kPartitions, (uint64_t)partitions);
   if (partitions > 1) number(&build, kSpmd, 1);
@@ -353,8 +353,8 @@ static pathways_error prepare(running* r, const pathways_run_options* o, bool do
   return pc_no_array(r->n * r->outs);
 }
 
-// forgo undoes prepare if the run has not begun.
-static void forgo(running* r, pc_future* future) {
+// undo_prepare undoes prepare if the run has not begun.
+static void undo_prepare(running* r, pc_future* future) {
   for (size_t i = 0; i < r->outs; i++) pc_array_free(r->made[i]);
   for (size_t d = 0; future && d < r->n; d++) pc_future_one(future, NULL);
   if (future) pc_future_abandon(future);
@@ -382,8 +382,8 @@ static pathways_error execute(running* r, size_t num_keep, bool done) {
   return pc_take(r->s->api->PJRT_LoadedExecutable_Execute(&a));
 }
 
-// give makes the handles of the results, and of the future if there is one. With an error it makes none.
-static pathways_error give(running* r, pc_future* future, pathways_array* outputs, pathways_future* done) {
+// make_handles makes the handles of the results, and of the future if there is one. With an error it makes none.
+static pathways_error make_handles(running* r, pc_future* future, pathways_array* outputs, pathways_future* done) {
   atomic_fetch_add_explicit(&r->s->runs, 1, memory_order_relaxed);
   for (size_t i = 0; i < r->outs; i++)
     for (size_t d = 0; d < r->n; d++) {
@@ -432,8 +432,8 @@ pathways_error pathways_run(pathways_executable executable, const pathways_run_o
   pc_future* future;
   if (err == 0 && (err = prepare(&r, &o, done != NULL, &future)) == 0) {
     err = execute(&r, o.num_keep, done != NULL);
-    if (err) forgo(&r, future);
-    else err = give(&r, future, outputs, done);
+    if (err) undo_prepare(&r, future);
+    else err = make_handles(&r, future, outputs, done);
   }
   for (size_t i = 0; i < r.got; i++) pc_let(r.arrays[i]);
   if (block != some) free(block);

@@ -32,7 +32,7 @@ static slot* _Atomic slabs[kSlabs];
 static const char* const names[] = {"nothing",  "an error", "a session", "an executable", "an array",
                                     "a future", "a view",   "a slice",   "a program"};
 
-static slot* at(uint32_t index) {
+static slot* slot_at(uint32_t index) {
   if (index == 0 || index / kSlab >= kSlabs) return NULL;
   slot* slab = atomic_load_explicit(&slabs[index / kSlab], memory_order_acquire);
   return slab ? &slab[index % kSlab] : NULL;
@@ -50,7 +50,7 @@ static uint32_t take(void) {
   pthread_mutex_lock(&mu);
   uint32_t index = first_free;
   if (index) {
-    first_free = at(index)->free;
+    first_free = slot_at(index)->free;
   } else if (num_slots < (uint32_t)kSlab * (kSlabs - 1)) {  // the last slot's number is that of PC_NO_MEMORY
     index = num_slots;
     if (atomic_load_explicit(&slabs[index / kSlab], memory_order_relaxed) == NULL) {
@@ -81,7 +81,7 @@ static void end_object(pc_object* o) {
 }
 
 static void destroy(pc_object* o) {
-  slot* s = at(o->slot);
+  slot* s = slot_at(o->slot);
   uint32_t index = o->slot;
   pc_session* session = o->session;
   if (session) {
@@ -114,7 +114,7 @@ pathways_error pc_new(pc_object* o, pc_kind kind, pc_session* session, uint64_t*
                ? PC_NO_MEMORY
                : pc_fail(PATHWAYS_RESOURCE_EXHAUSTED, "this process has no memory left for another handle");
   }
-  slot* s = at(o->slot);
+  slot* s = slot_at(o->slot);
   uint64_t word = atomic_load_explicit(&s->word, memory_order_relaxed);
   o->generation = (uint32_t)(word >> 32);
   uint64_t mine = (uint64_t)kind << 60 | (uint64_t)o->slot << 32 | o->generation;
@@ -144,7 +144,7 @@ pathways_error pc_new(pc_object* o, pc_kind kind, pc_session* session, uint64_t*
   return 0;
 }
 
-static pathways_error stale(uint64_t handle, pc_kind want) {
+static pathways_error stale_handle(uint64_t handle, pc_kind want) {
   unsigned kind = (unsigned)(handle >> 60);
   if (handle == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "a handle is 0: expected that of %s", names[want]);
   if (kind == 0 || kind > PC_LAST)
@@ -157,7 +157,7 @@ static pathways_error stale(uint64_t handle, pc_kind want) {
 
 // find returns the slot of a handle with one more reference, or NULL.
 static slot* find(uint64_t handle) {
-  slot* s = at((uint32_t)(handle >> 32) & 0xfffffff);
+  slot* s = slot_at((uint32_t)(handle >> 32) & 0xfffffff);
   if (s == NULL) return NULL;
   uint64_t word = atomic_load_explicit(&s->word, memory_order_acquire);
   do {
@@ -170,27 +170,27 @@ static slot* find(uint64_t handle) {
 pathways_error pc_get(uint64_t handle, pc_kind kind, void* out) {
   PC_TRY(kind == PC_ERROR ? 0 : pc_forked());
   slot* s = find(handle);
-  if (s == NULL) return stale(handle, kind);
+  if (s == NULL) return stale_handle(handle, kind);
   pc_object* o = atomic_load_explicit(&s->object, memory_order_relaxed);
   pc_kind is = o->kind;
   if (is != kind || is != handle >> 60) {
     pc_let(o);
-    if (is != handle >> 60) return stale(handle, kind);
+    if (is != handle >> 60) return stale_handle(handle, kind);
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "a handle is that of %s: expected that of %s", names[is], names[kind]);
   }
   *(pc_object**)out = o;
   return 0;
 }
 
-void pc_hold(pc_object* o) { atomic_fetch_add_explicit(&at(o->slot)->word, 1, memory_order_relaxed); }
+void pc_hold(pc_object* o) { atomic_fetch_add_explicit(&slot_at(o->slot)->word, 1, memory_order_relaxed); }
 
 void pc_let(void* object) {
   pc_object* o = object;
-  if ((uint32_t)atomic_fetch_sub_explicit(&at(o->slot)->word, 1, memory_order_acq_rel) == 1) destroy(o);
+  if ((uint32_t)atomic_fetch_sub_explicit(&slot_at(o->slot)->word, 1, memory_order_acq_rel) == 1) destroy(o);
 }
 
 void pc_let_later(pc_object* o) {
-  slot* s = at(o->slot);
+  slot* s = slot_at(o->slot);
   uint64_t word = atomic_load_explicit(&s->word, memory_order_relaxed);
   while ((uint32_t)word > 1)
     if (atomic_compare_exchange_weak_explicit(&s->word, &word, word - 1, memory_order_acq_rel, memory_order_relaxed))
@@ -213,7 +213,7 @@ pathways_error pathways_drop(uint64_t handle) {
   if (handle == PC_NO_MEMORY) return 0;
   if (kind != PC_ERROR) PC_TRY(pc_forked());
   slot* s = find(handle);
-  if (s == NULL) return stale(handle, kind >= PC_ERROR && kind <= PC_LAST ? kind : PC_ARRAY);
+  if (s == NULL) return stale_handle(handle, kind >= PC_ERROR && kind <= PC_LAST ? kind : PC_ARRAY);
   pc_object* o = atomic_load_explicit(&s->object, memory_order_relaxed);
   bool mine = o->kind == kind && retire(s, (uint32_t)handle);
   if (mine) {
@@ -221,7 +221,7 @@ pathways_error pathways_drop(uint64_t handle) {
     pc_let(o);  // the handle's reference
   }
   pc_let(o);
-  return mine ? 0 : stale(handle, kind >= PC_ERROR && kind <= PC_LAST ? kind : PC_ARRAY);
+  return mine ? 0 : stale_handle(handle, kind >= PC_ERROR && kind <= PC_LAST ? kind : PC_ARRAY);
 }
 
 void pc_discard(uint64_t handle) {
@@ -239,7 +239,7 @@ void pc_end(pc_session* session) {
     session->first = o->next;
     if (o->next) o->next->previous = NULL;
     o->next = o->previous = NULL;
-    slot* s = at(o->slot);
+    slot* s = slot_at(o->slot);
     bool mine = retire(s, o->generation);
     pthread_mutex_unlock(&session->mu);
     if (mine) pc_let(o);

@@ -64,7 +64,7 @@ typedef struct {
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void leave(void* arg) {
+static void end_capture(void* arg) {
   capture* c = arg;
   if (c->of == pp_capturing) pp_leave();
   places_free(c->inputs, c->num_inputs);
@@ -74,15 +74,15 @@ static void leave(void* arg) {
 
 // When a thread ends, its capture is abandoned.
 static void make_key(void) {
-  if (pthread_key_create(&key, leave)) abort();  // a process has more than a thousand keys
+  if (pthread_key_create(&key, end_capture)) abort();  // a process has more than a thousand keys
 }
 
-static capture* mine(void) {
+static capture* own_capture(void) {
   pthread_once(&once, make_key);
   return pthread_getspecific(key);
 }
 
-static pathways_error nothing(const char* call) {
+static pathways_error no_capture(const char* call) {
   return pc_fail(PATHWAYS_FAILED_PRECONDITION,
                  "%s: this thread captures no program; pathways_program_begin does, on the thread that it is called on",
                  call);
@@ -90,7 +90,7 @@ static pathways_error nothing(const char* call) {
 
 // the returns the thread's capture, or NULL.
 static capture* the(void) {
-  capture* c = mine();
+  capture* c = own_capture();
   return c && c->of == pp_capturing ? c : NULL;
 }
 
@@ -104,18 +104,18 @@ pathways_error pathways_program_begin(pathways_session session) {
     pc_let(s);
     return err;
   }
-  capture* stray = mine();
+  capture* stray = own_capture();
   *c = (capture){.session = s, .of = pp_capturing};
   pthread_setspecific(key, c);
-  if (stray) leave(stray);
+  if (stray) end_capture(stray);
   return 0;
 }
 
 pathways_error pathways_program_abandon(void) {
   PC_TRY(pc_forked());
-  capture* c = mine();
+  capture* c = own_capture();
   pthread_setspecific(key, NULL);
-  if (c) leave(c);
+  if (c) end_capture(c);
   return 0;
 }
 
@@ -156,7 +156,7 @@ pathways_error pathways_program_input(const pathways_host_options* options, path
   PC_READ(pathways_host_options, o, options, "pathways_host_options");
   PC_TRY(pc_forked());
   capture* c = the();
-  if (c == NULL) return nothing("program_input");
+  if (c == NULL) return no_capture("program_input");
   if (array == NULL)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: the array is NULL: expected where to write its handle");
   if (o.data || o.mode || o.byte_strides || o.released)
@@ -233,7 +233,7 @@ enum { kMost = 1 << 20 };  // inputs or results
 pathways_error pathways_program_end(const pathways_array* outputs, size_t num_outputs, pathways_program* handle) {
   PC_TRY(pc_forked());
   capture* c = the();
-  if (c == NULL) return nothing("program_end");
+  if (c == NULL) return no_capture("program_end");
   if (handle == NULL || outputs == NULL || num_outputs == 0 || num_outputs > kMost)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "program_end: the list of %zu results, or where to write the handle, is NULL or empty", num_outputs);
@@ -273,8 +273,8 @@ pathways_error pathways_program_info(pathways_program handle, pathways_program_i
 
 // ---- playing ----
 
-// lies checks that an array is distributed as an input is; the play checks its shards' devices and shapes.
-static pathways_error lies(size_t i, const place* as, const pc_array* a) {
+// check_layout checks that an array is distributed as an input is; the play checks its shards' devices and shapes.
+static pathways_error check_layout(size_t i, const place* as, const pc_array* a) {
   if (a->num_shards == as->num_shards &&
       (!a->tiled || memcmp(a->tiles, as->tiles, a->shape->num_dims * sizeof *a->tiles) == 0))
     return 0;
@@ -336,7 +336,7 @@ pathways_error pathways_program_play(pathways_program handle, const pathways_arr
   if (err == 0 && list == NULL) err = pc_no_array(p->num_inputs);
   size_t shards = 0, got = 0;
   if (err == 0 && (err = arrays("program_play", s, inputs, num_inputs, list, &shards)) == 0) got = num_inputs;
-  for (size_t i = 0; i < got && err == 0; i++) err = lies(i, &p->inputs[i], list[i]);
+  for (size_t i = 0; i < got && err == 0; i++) err = check_layout(i, &p->inputs[i], list[i]);
   if (err == 0) {
     PJRT_Buffer **in = shards_of(list, got, shards), **out = pw_zeros(p->out_shards, sizeof *out);
     err = in && out ? pc_take(pp_play_shards(p->program, in, out)) : pc_no_array(p->out_shards);

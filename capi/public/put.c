@@ -29,8 +29,8 @@ static void on_unread(PJRT_Error* error, void* arg) {
   give_back(arg);
 }
 
-// address returns where a shard's bytes are in this process, or NULL.
-static void* address(const PJRT_Api* api, PJRT_Buffer* buffer) {
+// address_of returns where a shard's bytes are in this process, or NULL.
+static void* address_of(const PJRT_Api* api, PJRT_Buffer* buffer) {
   PW_ARGS(PJRT_Buffer_IsOnCpu_Args, on);
   PW_ARGS(PJRT_Buffer_UnsafePointer_Args, at);
   on.buffer = at.buffer = buffer;
@@ -91,9 +91,9 @@ pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t n
   return 0;
 }
 
-// packed returns a dense copy of a region with strides that no device accepts: repeated elements, or descending order.
-static pathways_error packed(const char* data, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
-                             char** out) {
+// pack returns a dense copy of a region with strides that no device accepts: repeated elements, or descending order.
+static pathways_error pack(const char* data, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
+                           char** out) {
   *out = NULL;
   bool odd = false;
   for (size_t d = 0; d < n; d++) odd |= dims[d] > 1 && strides[d] <= 0;
@@ -147,7 +147,7 @@ static pathways_error check(putting* p) {
 
 // borrowed returns an error for a shard that its device has copied although the caller does not allow that.
 static pathways_error borrowed(const putting* p, size_t i, PJRT_Buffer* buffer, const char* data) {
-  if (p->o.mode != PATHWAYS_BORROW_OR_FAIL || address(p->s->api, buffer) == data) return 0;
+  if (p->o.mode != PATHWAYS_BORROW_OR_FAIL || address_of(p->s->api, buffer) == data) return 0;
   return pc_fail(PATHWAYS_FAILED_PRECONDITION,
                  "array_from_host: shard %zu cannot be device %d's memory without a copy: %s", i,
                  (int)p->devices[i]->id,
@@ -166,7 +166,7 @@ static pathways_error put_shard(putting* p, size_t i) {
   const char* data = o->data ? o->data : empty;
   for (size_t d = 0; o->data && d < o->num_dims; d++) data += p->shard[d] ? start[d] * p->strides[d] : 0;
   char* dense = NULL;
-  if (!p->block) PC_TRY(packed(data, p->shard, p->strides, o->num_dims, pc_element((PJRT_Buffer_Type)o->type), &dense));
+  if (!p->block) PC_TRY(pack(data, p->shard, p->strides, o->num_dims, pc_element((PJRT_Buffer_Type)o->type), &dense));
   bool rows = p->block || dense;
   PW_ARGS(PJRT_Client_BufferFromHostBuffer_Args, put);
   put.client = p->s->client;

@@ -17,7 +17,7 @@ int pathways_has_feature(const char* name) {
 
 // ---- opening and ending ----
 
-static void option(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type type) {
+static void set_option(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type type) {
   memset(v, 0, sizeof *v);
   v->struct_size = PJRT_NamedValue_STRUCT_SIZE;
   v->name = name;
@@ -35,28 +35,28 @@ static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways
   if (s->cluster) {
     s->api = pr_api();
     PJRT_NamedValue* v = &values[create.num_options++];
-    option(v, "address", PJRT_NamedValue_kString);
+    set_option(v, "address", PJRT_NamedValue_kString);
     v->string_value = address;
     v->value_size = strlen(address);
   } else {
     s->api = pw_embedded_api();
   }
   if (o->devices) {
-    option(&values[create.num_options], "devices", PJRT_NamedValue_kInt64);
+    set_option(&values[create.num_options], "devices", PJRT_NamedValue_kInt64);
     values[create.num_options++].int64_value = o->devices;
   }
   if (o->elastic) {
-    option(&values[create.num_options], "elastic", PJRT_NamedValue_kInt64);
+    set_option(&values[create.num_options], "elastic", PJRT_NamedValue_kInt64);
     values[create.num_options++].int64_value = 1;
   }
   if (o->platform) {
     PJRT_NamedValue* v = &values[create.num_options++];
-    option(v, "platform", PJRT_NamedValue_kString);
+    set_option(v, "platform", PJRT_NamedValue_kString);
     v->string_value = o->platform;
     v->value_size = strlen(o->platform);
   }
   if (o->memory_limit) {
-    option(&values[create.num_options], "memory_limit", PJRT_NamedValue_kInt64);
+    set_option(&values[create.num_options], "memory_limit", PJRT_NamedValue_kInt64);
     values[create.num_options++].int64_value = o->memory_limit;
   }
   PJRT_Error* err = s->api->PJRT_Client_Create(&create);
@@ -64,8 +64,8 @@ static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways
   return err;
 }
 
-// look reads the client's devices and memories.
-static PJRT_Error* look(pc_session* s) {
+// read_devices reads the client's devices and memories.
+static PJRT_Error* read_devices(pc_session* s) {
   PW_ARGS(PJRT_Client_AddressableDevices_Args, devices);
   PW_ARGS(PJRT_Client_PlatformName_Args, platform);
   devices.client = platform.client = s->client;
@@ -142,7 +142,7 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
   if (s == NULL) return pc_short("a session", sizeof *s);
   pthread_mutex_init(&s->mu, NULL);
   PJRT_Error* err = connect_to(s, address, &o);
-  if (err == NULL) err = look(s);
+  if (err == NULL) err = read_devices(s);
   if (err) {
     end(s);
     return pc_take(err);

@@ -29,8 +29,8 @@ void pc_slice_destroy(pc_object* o) {
   free(l);
 }
 
-// size returns how many devices a slice should have.
-static pathways_error size(const pathways_slice_options* o, int64_t* n) {
+// slice_size returns how many devices a slice should have.
+static pathways_error slice_size(const pathways_slice_options* o, int64_t* n) {
   if (o->devices < 0 || o->num_topology > PATHWAYS_MAX_DIMS || (o->topology == NULL && o->num_topology))
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "slice_open: %d devices, in a topology of %zu sizes: expected at most %d sizes, and their list",
@@ -57,7 +57,7 @@ pathways_error pathways_slice_open(pathways_session session, const pathways_slic
   if (handle == NULL)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: the slice is NULL: expected where to write its handle");
   int64_t n = 0;
-  PC_TRY(size(&o, &n));
+  PC_TRY(slice_size(&o, &n));
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
   // More devices than there are cannot be granted.
