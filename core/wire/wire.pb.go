@@ -38,7 +38,7 @@ const (
 	Role_ROLE_ADMIN  Role = 3 // to a controller: questions of the command line
 	Role_ROLE_PEER   Role = 4 // between workers, and from clients to workers: bytes
 	Role_ROLE_MEMBER Role = 5 // to a controller: a part of an island's epoch, see MemberOffer
-	Role_ROLE_PROBE  Role = 6 // from a controller to a worker's address: asks whether the worker listens there, see Hello.identity
+	Role_ROLE_PROBE  Role = 6 // from a controller to a worker's address: does the worker listen there? See Hello.identity
 )
 
 // Enum value maps for Role.
@@ -427,8 +427,8 @@ func (x *Hello) GetPlatforms() []string {
 	return nil
 }
 
-// Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the first
-// one after the Welcome on, in both directions.
+// Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the
+// first one after the Welcome on, in both directions.
 type Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -647,7 +647,7 @@ type Welcome struct {
 	SilenceMs     uint32                 `protobuf:"varint,28,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`            // after so long without a message this side takes the connection for broken
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none if it has to do without one
 	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`               // of ROLE_CLIENT: bytes of a trace that the controller keeps; 0: it keeps none
-	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                     // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
+	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                     // of ROLE_CLIENT: the controller may start again, and then asks for a Rejoin
 	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                            // of ROLE_CLIENT: those of workers that stand for workers which have not come yet
 	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                                  // of ROLE_CLIENT: the error of operations on their devices
 	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                        // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
@@ -1667,13 +1667,14 @@ type Heartbeat struct {
 	DeviceNs    []int64                `protobuf:"varint,8,rep,packed,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that computations have taken, by local device, of workers
 	Standing    []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices have waited for, for two seconds or more; at most 64
 	// How many more there are of the lists above that have 64 entries at most.
-	MoreApart    uint32      `protobuf:"varint,11,opt,name=more_apart,json=moreApart,proto3" json:"more_apart,omitempty"`
-	MoreRunning  uint32      `protobuf:"varint,12,opt,name=more_running,json=moreRunning,proto3" json:"more_running,omitempty"`
-	MoreStanding uint32      `protobuf:"varint,13,opt,name=more_standing,json=moreStanding,proto3" json:"more_standing,omitempty"`
-	Links        []*PeerLink `protobuf:"bytes,14,rep,name=links,proto3" json:"links,omitempty"` // of a worker, to processes that are there: those that have lost their connection since
-	// they began, at most 64, the last ones first
-	MoreLinks     uint32 `protobuf:"varint,15,opt,name=more_links,json=moreLinks,proto3" json:"more_links,omitempty"`
-	Connected     uint32 `protobuf:"varint,16,opt,name=connected,proto3" json:"connected,omitempty"` // of a worker: how many workers and clients it has a connection to
+	MoreApart    uint32 `protobuf:"varint,11,opt,name=more_apart,json=moreApart,proto3" json:"more_apart,omitempty"`
+	MoreRunning  uint32 `protobuf:"varint,12,opt,name=more_running,json=moreRunning,proto3" json:"more_running,omitempty"`
+	MoreStanding uint32 `protobuf:"varint,13,opt,name=more_standing,json=moreStanding,proto3" json:"more_standing,omitempty"`
+	// Of a worker, to processes that are there: those that have lost their connection since they began, at most 64, the
+	// last ones first.
+	Links         []*PeerLink `protobuf:"bytes,14,rep,name=links,proto3" json:"links,omitempty"`
+	MoreLinks     uint32      `protobuf:"varint,15,opt,name=more_links,json=moreLinks,proto3" json:"more_links,omitempty"`
+	Connected     uint32      `protobuf:"varint,16,opt,name=connected,proto3" json:"connected,omitempty"` // of a worker: how many workers and clients it has a connection to
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3500,7 +3501,7 @@ func (x *Compiling) GetSinceMs() int64 {
 }
 
 // Controller to client: the session's next operation waits for other sessions, for their memory or for its turn behind
-// them, and has done so for some time. Sent once, and again when it goes on; not when it fails, since its error says why.
+// them, and has done so for some time. Sent once, and again when it goes on; not when it fails: its error says why.
 type Held struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Held          *Report_Held           `protobuf:"bytes,1,opt,name=held,proto3" json:"held,omitempty"`
@@ -4492,7 +4493,7 @@ type Run struct {
 	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
 	Program       uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`
 	FirstOutput   uint64                 `protobuf:"varint,3,opt,name=first_output,json=firstOutput,proto3" json:"first_output,omitempty"` // outputs are this object and those after it
-	Inputs        []uint64               `protobuf:"varint,4,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`                       // one object an argument that has a shard on every row's device; 0 where mixed says more
+	Inputs        []uint64               `protobuf:"varint,4,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`                       // one object an argument, with a shard on every row's device; 0: see mixed
 	Mixed         []*Mixed               `protobuf:"bytes,5,rep,name=mixed,proto3" json:"mixed,omitempty"`
 	NotDonated    []uint32               `protobuf:"varint,6,rep,packed,name=not_donated,json=notDonated,proto3" json:"not_donated,omitempty"`
 	Only          uint32                 `protobuf:"varint,7,opt,name=only,proto3" json:"only,omitempty"`  // 1 + the one virtual device to run a portable program on; 0 is all
@@ -4915,7 +4916,7 @@ type Move struct {
 	// Controller to a worker that is sent its own moves alone: 1 + the move's index among all of them, which is in the
 	// key of its bytes. 0 is its index in this message.
 	Index         uint32 `protobuf:"varint,9,opt,name=index,proto3" json:"index,omitempty"`
-	Peer          uint64 `protobuf:"varint,10,opt,name=peer,proto3" json:"peer,omitempty"` // then: process number of the worker at its other end, 0 where both ends are the worker's
+	Peer          uint64 `protobuf:"varint,10,opt,name=peer,proto3" json:"peer,omitempty"` // then: process number of the worker at its other end, 0 if both ends are the worker's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5985,8 +5986,8 @@ func (x *HostValue) GetBytes() int64 {
 	return 0
 }
 
-// Controller to worker: a gang failed elsewhere, and fails here, too. Client to controller: bytes that an operation waits for will never
-// come.
+// Controller to worker: a gang failed elsewhere, and fails here, too. Client to
+// controller: bytes that an operation waits for will never come.
 type Abort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Gang          uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"` // or, from a client, the operation
@@ -6116,7 +6117,7 @@ type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Client        *Process               `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Settles       bool                   `protobuf:"varint,4,opt,name=settles,proto3" json:"settles,omitempty"` // the client tells which operations it has heard the end of, and the others are remembered
+	Settles       bool                   `protobuf:"varint,4,opt,name=settles,proto3" json:"settles,omitempty"` // the client reports the ends that it has heard; other operations are remembered
 	Devices       []*OwnDevices          `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9950,11 +9951,17 @@ type Report_Held struct {
 	WorkerName string                 `protobuf:"bytes,6,opt,name=worker_name,json=workerName,proto3" json:"worker_name,omitempty"`
 	Local      uint32                 `protobuf:"varint,7,opt,name=local,proto3" json:"local,omitempty"`                    // the device
 	SinceMs    int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // that it has been held
-	// "client": for bytes that its client is sending. "program": for workers to load its program. "work": for computations under way to end, and what was freed to
-	// go then. "turn": for holders, which were held before. "memory": for holders to free some. "frees": for frees of
-	// holders that their clients may not have told of yet; then it fails. "quota": for holders, sessions of its tenant,
-	// to free some, since the tenant has what it may have. "host-quota": for operations of its tenant under way to end,
-	// of its own session or of holders, since they take of the worker's machine what the tenant may.
+	// What it waits for:
+	//
+	//	"client": bytes that its client is sending
+	//	"program": workers that load its program
+	//	"work": the end of computations under way, and memory that goes with it
+	//	"turn": holders, which were held before it
+	//	"memory": holders that free some
+	//	"frees": frees of holders that their clients may not have sent yet; then it fails
+	//	"quota": holders, sessions of its tenant, that free some, since the tenant has reached its quota
+	//	"host-quota": the end of its tenant's operations under way, of its own session or of holders, since they have
+	//	    reached the tenant's quota of the worker's machine
 	WaitsFor      string           `protobuf:"bytes,9,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	Holders       []*Report_Holder `protobuf:"bytes,10,rep,name=holders,proto3" json:"holders,omitempty"`
 	FirstCall     bool             `protobuf:"varint,11,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where the session called the program first, see Running
