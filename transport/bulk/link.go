@@ -409,14 +409,14 @@ func (l *link) post(kind wire.Kind, payload []byte) {
 	}
 }
 
-// postAbout is post of a message about a block. That about a long one on this host leaves when the goroutines that can
-// run have had their turn, together with what they say: a transfer of many arrays is many messages at a time, and each
-// write wakes the peer. A block that is alone on its link has nothing to wait for: one of 256 KiB took a fifth longer.
-// Its offer waits even so, since regions of its array that go to other peers are offered meanwhile, to be copied with
+// postAbout is post of a message about a block. That about a long one leaves when the goroutines that can run have had
+// their turn, together with what they say: a transfer of many arrays is many messages at a time, and each write wakes
+// the peer. A block that is alone on its link has nothing to wait for: one of 256 KiB took a fifth longer. On this host
+// its offer waits even so, since regions of its array that go to other peers are offered meanwhile, to be copied with
 // it.
 func (l *link) postAbout(size int64, kind wire.Kind, payload []byte) {
-	isAlone := len(l.outgoing)+len(l.incoming) == 1 && kind != kindOffer
-	if !l.shared || size < longCopy || isAlone || l.carrier == nil {
+	isAlone := len(l.outgoing)+len(l.incoming) == 1 && (kind != kindOffer || !l.shared)
+	if size < longCopy || isAlone || l.carrier == nil {
 		l.post(kind, payload)
 		return
 	}
