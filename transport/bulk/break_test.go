@@ -46,13 +46,12 @@ func (x *Exchange) snap(peer uint64, streams bool) {
 // Connections break all the time, at either end: every block arrives, once, and
 // its sender hears so.
 func TestBlocksOutliveConnections(t *testing.T) {
-	for _, kind := range []string{"unix", "tcp", "tls"} {
+	for kind, blocks := range map[string]int{"unix": 160, "tcp": 160, "tls": 40} { // TLS takes long to connect again
 		t.Run(kind, func(t *testing.T) {
 			w := worldTold(t, kind, 2, none, slog.DiscardHandler)
 			for _, x := range w.Exchanges {
 				defer x.Close()
 			}
-			const blocks = 160
 			sizes := []int{0, 10, 3000, eagerSize, 40_000, 300_000, 2 << 20}
 			var under sync.WaitGroup
 			came := make(chan struct{}, 4*blocks)
@@ -128,7 +127,7 @@ func TestBlocksOutliveConnections(t *testing.T) {
 				for range rand.N(20) { // what is under way meanwhile is what matters
 					select {
 					case <-ended:
-						if breaks < 15 {
+						if breaks < blocks/11 {
 							t.Errorf("only %d breaks", breaks)
 						}
 						return

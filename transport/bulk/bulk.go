@@ -133,7 +133,8 @@ type Exchange struct {
 	log    *slog.Logger
 	lent   atomic.Int64 // bytes of peers' memory that are read here
 
-	trips func(fd int) (trip, shortest time.Duration) // of a socket; tests have their own
+	trips  func(fd int) (trip, shortest time.Duration) // of a socket; tests have their own
+	offers int                                         // maxOffers of a peer; tests have fewer
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -169,7 +170,7 @@ func New(config Config) (*Exchange, error) {
 	}
 	config.Options.MaxFrame = transport.ShortFrame // what is longer goes another way
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
-		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}, trips: trips}
+		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}, trips: trips, offers: maxOffers}
 	x.arena = x.pool.Arena("blocks", false, nil)
 	x.rooms = x.pool.Arena("arrays from several", true, nil)
 	x.shelf.arena = x.pool.Arena("short blocks", true, nil)

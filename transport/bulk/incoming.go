@@ -51,7 +51,7 @@ func (l *link) add(n uint64, key transport.Key, size int64) (*incoming, error) {
 	switch {
 	case l.incoming[n] != nil:
 		return nil, wrong("block %d twice", n)
-	case len(l.incoming) >= maxOffers+eagerBytes/eagerCost: // quiet ones are not offers
+	case len(l.incoming) >= l.x.offers+eagerBytes/eagerCost: // quiet ones are not offers
 		return nil, wrong("more than %d blocks that have not ended", len(l.incoming))
 	}
 	t := &incoming{link: l, n: n, key: key, size: size}

@@ -227,7 +227,11 @@ func TestBytesGoToAnotherProcessAndBack(t *testing.T) {
 				left := nothingLeft(t)
 				x, _ := with(t, kind, "echo", size, 1)
 				var back sync.WaitGroup
-				for id := uint64(1); id <= 20; id++ {
+				blocks := uint64(20)
+				if size > 1<<20 {
+					blocks = 5
+				}
+				for id := uint64(1); id <= blocks; id++ {
 					data := make([]byte, size)
 					fill(data, id)
 					back.Add(2)
