@@ -77,6 +77,7 @@ func (r *remote) Forget(program uint64) {
 	r.mu.Lock()
 	delete(r.texts, program)
 	delete(r.devices, program)
+	delete(r.lines, program)
 	r.mu.Unlock()
 	// if it fails, the session has ended and the program with it
 	_ = r.sendMessage(wire.KindForget, &wire.Forget{Programs: []uint64{program}})

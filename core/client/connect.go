@@ -100,6 +100,7 @@ type remote struct {
 	graph     uint64                // number of the last graph
 	compiles  map[uint64]*compiling // by program, whose number is also that of its Compile
 	devices   map[uint64]string     // of programs, row by row, as bytes
+	lines     map[uint64][]byte     // of programs, that of the user's code which called them first; see rememberCall
 	texts     map[uint64][]byte     // long ones of programs, since what they were compiled to may be lost
 	giving    map[uint64]bool       // transfers of them that have not ended
 	asked     map[uint64]*asking    // requests for slices that wait for their answers

@@ -52,6 +52,22 @@ func (r *remote) remember(kind wire.Kind, op uint64, reads []*assembly) {
 	r.mu.Unlock()
 }
 
+// rememberCall keeps the line of the user's code that called a program first, which the controller is not told again.
+func (r *remote) rememberCall(program uint64, line []byte) {
+	if !r.kept.on || len(line) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, has := r.devices[program]; !has || r.lines[program] != nil {
+		return
+	}
+	if r.lines == nil {
+		r.lines = map[uint64][]byte{}
+	}
+	r.lines[program] = slices.Clone(line[:min(len(line), wire.MaxText)])
+}
+
 // rememberFree keeps a Free or a Forget. The caller holds order.
 func (r *remote) rememberFree(kind wire.Kind, payload []byte) {
 	k := &r.kept
@@ -117,6 +133,9 @@ func (r *remote) rejoin() error {
 	r.sendPut(false) // so that all numbers that were given have messages
 	r.mu.Lock()
 	a := &retold{last: &wire.Rejoin{Epoch: r.epoch, Last: r.op, Programs: slices.Sorted(maps.Keys(r.devices))}}
+	for _, id := range a.last.Programs {
+		a.last.FirstCalls = append(a.last.FirstCalls, r.lines[id])
+	}
 	r.retellGraphs(a)
 	for _, id := range slices.Sorted(maps.Keys(r.compiles)) {
 		a.add(wire.KindCompile, r.compiles[id].message)

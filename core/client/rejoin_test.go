@@ -143,6 +143,32 @@ func TestAssembledArgumentsAcrossAStartOfTheController(t *testing.T) {
 	})
 }
 
+// A controller that starts again is told which line of the user's code called each program first.
+func TestFirstCallsAcrossAStartOfTheController(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		n := connectLasting(t)
+		defer n.cluster.Close()
+		r := n.cluster.(*remote)
+		r.mu.Lock()
+		for program := range uint64(3) {
+			r.keepDevices(program+1, []uint32{0})
+		}
+		r.mu.Unlock()
+		for _, run := range []struct {
+			program uint64
+			line    string
+		}{{1, "train.py:3"}, {1, ""}, {1, "train.py:4"}, {2, ""}, {3, "train.py:5"}} {
+			statustest.OK(t, n.cluster.Run(&RunSpec{Program: run.program, FirstOutput: n.cluster.Objects(1), Only: -1,
+				Trace: []byte(run.line)}))
+		}
+		n.cluster.Forget(3)
+		n.retold()
+		m := wiretest.Decode[wire.Rejoin](t, n.came(wire.KindRejoin)[0])
+		statustest.Equal(t, fmt.Sprintf("%v %q", m.Programs, m.FirstCalls), `[1 2] ["train.py:3" ""]`, "it is told")
+		statustest.Equal(t, len(r.lines), 1, "lines that are kept")
+	})
+}
+
 // A controller that starts again is told of an operation with the longest message that there can be, and the session
 // goes on; what is longer fails with a sentence.
 func TestRejoinWithALongMessage(t *testing.T) {

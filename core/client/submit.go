@@ -137,6 +137,7 @@ func (r *remote) Run(s *RunSpec) error {
 		return err
 	}
 	r.takeFrees()
+	r.rememberCall(s.Program, s.Trace)
 	run := wire.Run{Op: op, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed,
 		NotDonated: s.NotDonated,
 		Only:       uint32(s.Only + 1), Trace: s.Trace}

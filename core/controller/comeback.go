@@ -280,10 +280,12 @@ func (r *rebuilding) session(s *session) {
 			err = status.New(status.Unavailable, "the controller ended just after it had offered other workers in the place "+
 				"of lost ones, before that was on its disk")
 		}
-		for _, id := range m.Programs {
-			if s.programs[id] == nil && err == nil {
+		for i, id := range m.Programs {
+			if p := s.programs[id]; p == nil && err == nil {
 				err = status.New(status.Unavailable, "the controller ended just after it had compiled program %d, before that "+
 					"was on its disk", id)
+			} else if p != nil && i < len(m.FirstCalls) {
+				p.calledFirst(m.FirstCalls[i])
 			}
 		}
 		if err != nil {

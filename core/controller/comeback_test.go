@@ -299,6 +299,16 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 	}
 }
 
+// A run that came without a line shows where its session called the program first, also to a controller that has
+// started again since.
+func TestFirstCallsAreKnownWhenTheControllerStartsAgain(t *testing.T) {
+	b := newBedThatKeeps(t)
+	b.startAgain([2][]*wire.HeldGang{}, &wire.Rejoin{Last: 2, FirstCalls: [][]byte{[]byte("train.py:3")}})
+	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, Inputs: []uint64{1}, FirstOutput: 3})
+	g := b.st.gangs[b.st.gang]
+	statustest.Equal(t, wire.Called(wire.Line(g.line), g.firstCall), "first called at train.py:3", "a run was")
+}
+
 // What a client sends again was within its credit: nodes of a play behind it, which count as one, may be under way.
 func TestWhatIsSentAgainNeedsNoCredit(t *testing.T) {
 	b := newBedThatKeeps(t)

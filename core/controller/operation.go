@@ -182,11 +182,17 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 // program, and after that only with long ones, since it takes them longer to find than to submit a short one.
 func (g *gang) calledBy(p *program, line []byte) {
 	if len(line) > 0 {
-		if g.line = line; p.firstCall == nil {
-			p.firstCall = slices.Clone(line[:min(len(line), wire.MaxText)])
-		}
+		g.line = line
+		p.calledFirst(line)
 	} else {
 		g.line, g.firstCall = p.firstCall, p.firstCall != nil
+	}
+}
+
+// calledFirst records which line called the program, unless one is known that did so before.
+func (p *program) calledFirst(line []byte) {
+	if p.firstCall == nil && len(line) > 0 {
+		p.firstCall = slices.Clone(line[:min(len(line), wire.MaxText)])
 	}
 }
 

@@ -6362,10 +6362,12 @@ type Rejoin struct {
 	Programs []uint64 `protobuf:"varint,5,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has
 	// Frames of all that it has sent and whose end it does not know, one after the other: graphs, assembled objects,
 	// compilations, operations in their order, and frees.
-	Frames        []byte   `protobuf:"bytes,6,opt,name=frames,proto3" json:"frames,omitempty"`
-	Pending       []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays whose end it does not know
-	Artifacts     []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
-	Slices        []uint64 `protobuf:"varint,10,rep,packed,name=slices,proto3" json:"slices,omitempty"`      // of a client: those that it has, or waits for
+	Frames    []byte   `protobuf:"bytes,6,opt,name=frames,proto3" json:"frames,omitempty"`
+	Pending   []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays whose end it does not know
+	Artifacts []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
+	Slices    []uint64 `protobuf:"varint,10,rep,packed,name=slices,proto3" json:"slices,omitempty"`      // of a client: those that it has, or waits for
+	// Of a client: for each of its programs, the line of the user's code that called it first; "" is not known.
+	FirstCalls    [][]byte `protobuf:"bytes,11,rep,name=first_calls,json=firstCalls,proto3" json:"first_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6459,6 +6461,13 @@ func (x *Rejoin) GetArtifacts() []uint64 {
 func (x *Rejoin) GetSlices() []uint64 {
 	if x != nil {
 		return x.Slices
+	}
+	return nil
+}
+
+func (x *Rejoin) GetFirstCalls() [][]byte {
+	if x != nil {
+		return x.FirstCalls
 	}
 	return nil
 }
@@ -11190,7 +11199,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aworkers\x18\x02 \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x12/\n" +
 	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"\x18\n" +
 	"\x04Wait\x12\x10\n" +
-	"\x03why\x18\x01 \x01(\tR\x03why\"\x84\x02\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\"\xa5\x02\n" +
 	"\x06Rejoin\x12\x12\n" +
 	"\x04more\x18\x01 \x01(\bR\x04more\x122\n" +
 	"\bholdings\x18\x02 \x03(\v2\x16.pathways.wire.HoldingR\bholdings\x12\x12\n" +
@@ -11201,7 +11210,9 @@ const file_wire_proto_rawDesc = "" +
 	"\apending\x18\t \x03(\x04R\apending\x12\x1c\n" +
 	"\tartifacts\x18\b \x03(\x04R\tartifacts\x12\x16\n" +
 	"\x06slices\x18\n" +
-	" \x03(\x04R\x06slicesJ\x04\b\a\x10\b\"\xba\x01\n" +
+	" \x03(\x04R\x06slices\x12\x1f\n" +
+	"\vfirst_calls\x18\v \x03(\fR\n" +
+	"firstCallsJ\x04\b\a\x10\b\"\xba\x01\n" +
 	"\aHolding\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x120\n" +
