@@ -80,7 +80,7 @@ func (b *bed) facts() *Kept {
 func (b *bed) startAgain(gangs [2][]*wire.HeldGang, client *wire.Rejoin) []Action {
 	b.t.Helper()
 	kept := b.facts()
-	b.st = New(Config{Keeps: true, Starts: 2, Limits: b.st.config.Limits})
+	b.st = New(Config{Keeps: true, Starts: 2, Limits: b.st.config.Limits, Tenants: b.st.config.Tenants})
 	if refused, _ := b.st.Restore(kept); len(refused) > 0 {
 		b.t.Fatalf("these cannot come back: %v", refused)
 	}
@@ -307,6 +307,32 @@ func TestFirstCallsAreKnownWhenTheControllerStartsAgain(t *testing.T) {
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, Inputs: []uint64{1}, FirstOutput: 3})
 	g := b.st.gangs[b.st.gang]
 	statustest.Equal(t, wire.Called(wire.Line(g.line), g.firstCall), "first called at train.py:3", "a run was")
+}
+
+// Quotas hold when the controller starts again: what a session had before counts, its device memory, and itself.
+func TestQuotasHoldWhenTheControllerStartsAgain(t *testing.T) {
+	b := newBed(t, Config{Keeps: true,
+		Tenants: tableOf(t, "[tenants.default]\ndevice-memory = \"8B\"\nsessions = 1")}, 2, 1)
+	b.program(2)
+	b.startAgain([2][]*wire.HeldGang{}, &wire.Rejoin{Last: 2})
+	put := func(op uint64) *gang {
+		b.say(b.client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: scalar, Devices: []uint32{0}})
+		return b.st.sessions[1].waiting
+	}
+	if put(3) != nil || put(4) == nil {
+		t.Error("of two arrays of 4 bytes beside one the first was held, or the second was not")
+	}
+	join := func() int {
+		b.conns++
+		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "other"}})
+		return len(b.st.sessions)
+	}
+	statustest.Equal(t, join(), 1, "sessions, of which one is the quota")
+	b.st.apply(tableOf(t, "[tenants.default]\nsessions = 2"))
+	statustest.Equal(t, join(), 2, "sessions, of which two are the quota")
+	again := New(b.st.config) // whose file says one
+	refused, _ := again.Restore(b.facts())
+	statustest.Equal(t, len(refused), 0, "sessions that do not come back since the quota is less now")
 }
 
 // What a client sends again was within its credit: nodes of a play behind it, which count as one, may be under way.

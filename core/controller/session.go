@@ -142,6 +142,9 @@ const maxPlaces = 1 << 14
 func (st *State) clientJoins(ev *Event, h *wire.Hello) error {
 	number := ev.Conn
 	owner, err := st.tenantOf(ev.Of)
+	if err == nil {
+		err = st.maySession(owner)
+	}
 	if err != nil {
 		return err
 	}
