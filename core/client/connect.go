@@ -363,7 +363,7 @@ func (r *remote) tell(batch []Ended) {
 	}
 }
 
-// completed ends operations, and adds those to batch of which nothing else is in flight.
+// completed ends operations, and adds those to batch whose bytes are not in flight.
 func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 	r.mu.Lock()
 	for _, op := range m.Ok {
@@ -413,7 +413,7 @@ func (r *remote) take(op uint64) (pending, bool) {
 // hasBytes reports whether the operation transfers bytes of this process.
 func (p pending) hasBytes() bool { return p.put != nil || p.fetch != nil || p.calls != nil }
 
-// ended adds an operation to batch, unless something else of it is still in flight.
+// ended adds an operation to batch, unless its bytes are still in flight.
 func (r *remote) ended(p pending, err error, batch []Ended) []Ended {
 	switch {
 	case p.fetch != nil:

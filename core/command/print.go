@@ -12,12 +12,12 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// table returns a writer that aligns columns, for what a controller says. The caller flushes it.
+// table returns a writer that aligns columns, for a controller's answers. The caller flushes it.
 func (p *program) table() *tabwriter.Writer {
 	return tabwriter.NewWriter(cleaned{p.out}, 0, 0, 2, ' ', 0)
 }
 
-// cleaned writes lines without what would do more to a terminal than be shown: names of programs and files are users'.
+// cleaned writes lines without characters that control a terminal: names of programs and files are chosen by users.
 type cleaned struct{ io.Writer }
 
 func (c cleaned) Write(text []byte) (int, error) {

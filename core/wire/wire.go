@@ -1,11 +1,10 @@
-// Package wire is what the processes of a cluster say to each other: the
-// messages, the numbers of their kinds, and the versions that understand each
-// other. It does no I/O; package transport carries it.
+// Package wire defines the messages between the processes of a cluster, the numbers of their kinds, and which versions
+// understand each other. It does no I/O; package transport carries the messages.
 //
 // # Rules
 //
-// Old and new talk: Hello carries the range of protocols a process speaks, and
-// Welcome the one both use. Fields and kinds are never used again.
+// Old and new versions understand each other: Hello carries the range of protocols that a process speaks, and Welcome
+// the one that both use. Fields and kinds are never used again.
 package wire
 
 //go:generate go run ./gen
@@ -20,12 +19,12 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// The protocols this process speaks. A line a step, with its date:
+// The protocols that this process speaks. Each step has a line, with its date:
 //
 //	16 2026-11-26  the first that may be released: 1 to 15 were steps on the way here
 //	17 2026-11-27  small collectives of many hosts' workers take other blocks, in more rounds
 //	18 2026-11-27  large reductions between hosts go in lanes, each with blocks of its own
-//	19 2026-11-27  workers are told of a session's and a program's devices what they use
+//	19 2026-11-27  workers are sent only those devices of a session and a program that they use
 const (
 	ProtocolMin = 19
 	ProtocolMax = 19
@@ -154,7 +153,7 @@ func Of(err error) *Status {
 	if left := len(text) - errorBegin - errorEnd; left > 0 {
 		text = fmt.Sprintf("%s … [%d bytes left out] … %s", text[:errorBegin], left, text[len(text)-errorEnd:])
 	}
-	// A message that is no text would make the whole frame one that does not decode.
+	// A message that is not valid text would make the whole frame undecodable.
 	return &Status{Code: uint32(status.CodeOf(err)), Message: strings.ToValidUTF8(text, "\ufffd")}
 }
 
@@ -166,10 +165,10 @@ func (s *Status) Err() error {
 	return status.New(status.Code(s.Code), "%s", s.Message)
 }
 
-// ErrStopped is the cause of a worker's end where its controller ends because it was told to.
+// ErrStopped is the cause of a worker's end if its controller was told to stop.
 var ErrStopped = errors.New("the controller stops")
 
-// Leave is the error that a controller's Goodbye stands for, nil for none.
+// Leave returns the error that a controller's Goodbye stands for, nil if it stands for none.
 func Leave(m *Goodbye) error {
 	if m.Stops {
 		return status.New(status.Unavailable, "%w", ErrStopped)
@@ -181,11 +180,10 @@ func Leave(m *Goodbye) error {
 // of an operation.
 func ProfileKey(id uint64) uint64 { return 1<<63 | id }
 
-// hostAlign is what every value of a block of a HostCall begins at a multiple of.
+// hostAlign is the alignment of every value in a block of a HostCall.
 const hostAlign = 64
 
-// HostBytes is the size of the block that holds values; -1 where they make no
-// sense.
+// HostBytes returns the size of the block that holds values; -1 if they are invalid.
 func HostBytes(values []*HostValue) int64 {
 	total := int64(0)
 	for _, v := range values {

@@ -165,8 +165,8 @@ func (w *Worker) form(m *wire.Compile, o compileoptions.Options) (wire.Loadable_
 		w.config.Name)
 }
 
-// callsUser reports whether a program may call what its user has written: functions of the client, and handlers of
-// custom calls. On accelerators handlers are kernels, whose failure is their stream's.
+// callsUser reports whether a program may call code of its user: functions of the client, and handlers of custom calls.
+// On accelerators handlers are kernels, whose failure is their stream's.
 func (w *Worker) callsUser(m *wire.Compile) bool {
 	return len(m.Handlers) > 0 && w.driver.Platform() == "cpu" || bytes.Contains(m.Code, hostCallTarget)
 }
@@ -193,7 +193,7 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 	return compileoptions.WithDevices(options, ids)
 }
 
-// describe says what a client needs to know of an executable. If that cannot be had, it closes the executable.
+// describe returns an executable's description for clients. If it cannot, it closes the executable.
 func describe(x device.Executable, o compileoptions.Options) (*wire.ProgramInfo, error) {
 	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(o.Replicas),
 		Partitions: uint32(o.Partitions)}
@@ -221,8 +221,7 @@ func describe(x device.Executable, o compileoptions.Options) (*wire.ProgramInfo,
 	return info, nil
 }
 
-// orders says how the arrays of an optimised program lie. One that cannot be read has
-// them row-major.
+// orders returns the layouts of an optimised program's arrays. A program that cannot be read has them row-major.
 func orders(info *wire.ProgramInfo) {
 	s, err := hlo.ReadSignature("hlo_with_config", info.Optimized)
 	if err != nil {
@@ -249,8 +248,8 @@ var hostCallTarget = []byte("python_cpu_callback")
 var collectives = [][]byte{[]byte("all-reduce"), []byte("all-gather"), []byte("all-to-all"), []byte("reduce-scatter"),
 	[]byte("collective-"), []byte("send"), []byte("recv")}
 
-// waits reports whether the devices of an optimised module may wait for each
-// other. Of one that is not known it is assumed.
+// waits reports whether the devices of an optimised module may wait for each other. If a module is not known, it is
+// assumed.
 func waits(module []byte) bool {
 	if len(module) == 0 {
 		return true

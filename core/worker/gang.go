@@ -12,17 +12,16 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// A gang is under way from enlist to through: that is, in Worker.gangs. Each of its parts
-// ends by one call of end; the last one reports the gang. So a gang is reported once, and
-// only when none of its devices here, nor the driver or the exchange on their behalf, will
-// say more of it. Close relies on that: with no gang under way, nothing calls the queues.
+// A gang is under way from enlist to through: that is, in Worker.gangs. Each of its parts ends by one call of end; the
+// last one reports the gang. So a gang is reported once, and only when none of its devices here, nor the driver or the
+// exchange on their behalf, will report more about it. Close relies on that: with no gang under way, nothing calls the
+// queues.
 //
-// A gang fails at most once, by fail, and may do so at any time: because a part of it ended
-// with an error, because the controller says so (it failed elsewhere, or its client has gone),
-// or because the worker ends. That does not end its parts. It ends what they wait for: the
-// collectives and the bytes that they have asked for come with the error, and a queue at which
-// a part waits looks again. A part that is with the driver ends when the driver is done with
-// it; abandon hastens that where the driver can.
+// A gang fails at most once, by fail, and may do so at any time: because a part of it ended with an error, because the
+// controller says so (it failed elsewhere, or its client has gone), or because the worker ends. That does not end its
+// parts. It ends their waits: the collectives and the bytes that they have asked for come with the error, and a queue
+// at which a part waits looks again. A part that is with the driver ends when the driver is done with it; abandon
+// hastens that where the driver can.
 
 // gang is this worker's part of one dispatched operation. Only its atomics change once it
 // is enlisted, and remembered, which report.mu guards from then on.
@@ -72,8 +71,8 @@ func (g *gang) init(w *Worker, id, op uint64, session uint32, client uint64) {
 // failure returns the first error of the gang, or nil. It may be called at any time.
 func (g *gang) failure() error { return g.failed.Load() }
 
-// cause returns the gang's error, or else what ended its collectives; nil if there is neither. A process that is lost
-// ends them before the controller says that the gang has failed.
+// cause returns the gang's error, or else the error that ended its collectives; nil if there is neither. A process that
+// is lost ends them before the controller says that the gang has failed.
 func (g *gang) cause() error {
 	if why := g.failure(); why != nil || !g.collective {
 		return why
@@ -81,8 +80,8 @@ func (g *gang) cause() error {
 	return g.w.config.Engine.Failure(g.ID)
 }
 
-// fail ends whatever waits for the gang here. The first error is the gang's. It does not block,
-// and may be called from any goroutine that holds no lock.
+// fail ends all waits for the gang here. The first error is the gang's. It does not block, and may be called from any
+// goroutine that holds no lock.
 //
 // Code that makes a gang wait for something new, such as bytes, must look at failure again
 // after that: fail may have come before, and found nothing to end.
@@ -102,8 +101,8 @@ func (g *gang) fail(err error) {
 	}
 }
 
-// allocated records an error that was first met here where memory was asked for. The controller counts those that
-// say that there was none: it had admitted the gang.
+// allocated records an error of a request for memory here. The controller counts those that say that memory was short:
+// it had admitted the gang.
 func (g *gang) allocated(err error) {
 	if g.failure() == nil && status.CodeOf(err) == status.ResourceExhausted {
 		g.lacked.Store(true)
@@ -229,8 +228,8 @@ func (w *Worker) post(g *gang, err error) {
 	}
 }
 
-// quick reports whether to begin the gang takes a moment, as far as is known: it waits for no
-// one within the driver, and the program's last runs were short. It may change at any time.
+// quick reports whether beginning the gang is likely to be short: it waits for nothing within the driver, and the
+// program's last runs were short. It may change at any time.
 func (g *gang) quick() bool {
 	r, ok := g.work.(*run)
 	if !ok {
@@ -239,8 +238,7 @@ func (g *gang) quick() bool {
 	return r.meet == nil && !r.program.collective && !r.program.Calls && !r.program.unbounded && r.program.quick.Load() > 0
 }
 
-// enlist makes a gang one of those under way, so that its parts may begin. With an
-// error, or without parts, it has ended.
+// enlist puts a gang under way, so that its parts may begin. If it has failed, or has no parts, it ends at once.
 func (w *Worker) enlist(g *gang, err error) bool {
 	if err == nil && len(g.queues) == 0 {
 		err = status.New(status.Internal, "operation %d of session %d was sent to worker %s, which has no part in it", g.op,
@@ -276,8 +274,7 @@ func (w *Worker) freeRows(session uint32, all []*wire.Rows) {
 	}
 }
 
-// freePart releases objects behind the parts that were posted before. Nothing is told of
-// its end.
+// freePart releases objects after the parts that were posted before. Its end is not reported.
 func freePart(session uint32, objects []uint64) devicequeue.Part {
 	return devicequeue.Part{Gang: &devicequeue.Gang{Session: session, Recipe: &devicequeue.Frees, Objects: objects}}
 }

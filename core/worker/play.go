@@ -9,16 +9,16 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A worker resolves a graph once, when it arrives: it keeps of each node what concerns its own devices. A play then
-// makes a gang of each of these nodes and posts its parts, as if its operation had come by itself. So a played node has
-// the order, the pins and the errors of any other operation, and nothing here waits for its end.
+// A worker resolves a graph once, when it arrives: it keeps the part of each node that concerns its own devices. A play
+// then makes a gang of each of these nodes and posts its parts, as if its operation had come by itself. So a played
+// node has the order, the pins and the errors of any other operation, and nothing here waits for its end.
 //
 // # Why no part needs what is freed
 //
 // An array that the graph does not keep is freed by each device for itself. resolve finds the last node that uses it
-// there, and playNode posts the free behind that node's part, into the same queue. A queue takes its parts in order:
-// all parts of this device that use the shard come before, and pin it until they have ended. Other devices have shards
-// of their own. If a node fails, the frees after it are posted all the same.
+// there, and playNode posts the free after that node's part, into the same queue. A queue takes its parts in order: all
+// parts of this device that use the shard come before, and pin it until they have ended. Other devices have shards of
+// their own. If a node fails, the frees after it are posted all the same.
 
 // graph is a session's graph, as this worker has resolved it. Its objects have the graph's own numbers; each play turns
 // them into the session's (graphs.Number).
@@ -112,7 +112,7 @@ func (n *node) freedBy(objects []uint64, q *queue) {
 	n.frees = append(n.frees, frees{objects, []*queue{q}})
 }
 
-// resolveNode keeps of a node what concerns this worker. It returns the queues of the devices that take part.
+// resolveNode keeps the part of a node that concerns this worker. It returns the queues of the devices that take part.
 func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.Node) ([]*queue, error) {
 	if pn.Run != nil {
 		n.run, n.mixed, n.kept = pn.Run, m.Run.Mixed, arguments(pn.Run.NotDonated)
@@ -220,7 +220,7 @@ func (w *Worker) play(d *wire.Played) {
 	w.posts.leave(d.Count <= postAfter && !w.conn.Buffered())
 }
 
-// playNode makes a gang of a node of a play, of which came is recorded.
+// playNode makes a gang of a node of a play; came is its record, if there is one.
 func (w *Worker) playNode(d *wire.Played, n *node, i uint32, came *seen) {
 	id, op := d.Gang+uint64(i), d.Op+uint64(d.From+i)
 	if n.run != nil {

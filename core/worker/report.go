@@ -12,7 +12,7 @@ import (
 // report collects ends of gangs and sends them in batches.
 type report struct {
 	conn transport.Conn
-	// busy: the reader has more to begin and flushes when it has not.
+	// busy: the reader has more to begin, and flushes when it has no more.
 	busy atomic.Bool
 
 	mu      sync.Mutex // guards the rest; not held while sending
@@ -55,7 +55,7 @@ func (r *report) hold() {
 	}
 }
 
-// rest sends what there is, and has flush do so from now on.
+// rest sends all pending ends, and has flush do so from now on.
 func (r *report) rest() {
 	if r.busy.Load() {
 		r.busy.Store(false)
@@ -63,7 +63,7 @@ func (r *report) rest() {
 	r.flush()
 }
 
-// warn sends what there is where something has failed.
+// warn sends all pending ends if one of them is a failure.
 func (r *report) warn() {
 	r.mu.Lock()
 	failed := len(r.failed) > 0
@@ -73,7 +73,7 @@ func (r *report) warn() {
 	}
 }
 
-// flush sends what there is, unless the reader is about to, or another goroutine is sending already.
+// flush sends all pending ends, unless the reader is about to, or another goroutine is sending already.
 func (r *report) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

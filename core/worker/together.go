@@ -21,9 +21,8 @@ import (
 // that finds the gang failed fails its part only where launched is false. A part that
 // comes after the failure finds it before it begins, or is the last and sees it here.
 //
-// No queue waits for another in a circle: all queues of a worker have the gangs they share in
-// one order, that of their numbers, so the first gang that has not been launched is at hand,
-// or about to be, on each of its devices.
+// Queues do not wait for each other in a circle: all queues of a worker have the gangs they share in one order, that of
+// their numbers, so the first gang that has not been launched is the next one on each of its devices, or will be.
 //
 // A program that calls functions of its client must not keep its devices: the functions may
 // run programs on them. So its queues go on before the launch (depart), which a goroutine
