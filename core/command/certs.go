@@ -38,15 +38,14 @@ func (p *program) certs() *cobra.Command {
 
   ca.pem     the authority                  --tls-ca
   cert.pem   the processes' certificate     --tls-cert
-  key.pem    its key, to be kept secret     --tls-key
+  key.pem    their key; keep it secret      --tls-key
 
-With --roles, cert.pem and key.pem are for the controller and for operators, and there are two more certificates, which
-open less: worker.pem and worker-key.pem only add devices, tenant.pem and tenant-key.pem only begin sessions and ask for
-the status. With --tenant NAME, there is one for the tenant of this name in a file of tenants: NAME.pem and
-NAME-key.pem.
+With --roles, cert.pem and key.pem are for the controller and for operators. Two more certificates permit less:
+worker.pem and worker-key.pem only add devices, tenant.pem and tenant-key.pem only begin sessions and read the status.
+With --tenant NAME, NAME.pem and NAME-key.pem are for the tenant of this name in a file of tenants.
 
-The authority's own key is not kept, so no further certificates can be made. For more than a trial, use certificates of
-your own authority, one per machine.`,
+The authority's own key is not kept, so you cannot make further certificates. In production use certificates of your own
+authority, one per machine.`,
 		Example: `  pathways certs ~/certs --host controller.example.org --host 10.0.0.5
   pathways certs ~/certs --host node1 --roles --tenant research --tenant students`,
 		Args: cobra.ExactArgs(1),
@@ -93,7 +92,8 @@ func makeCerts(dir string, hosts []string, roles bool, tenants []string) (names 
 	files := []pemFile{{"ca.pem", "CERTIFICATE", ca.Raw, 0o644}}
 	add := func(leaf *x509.Certificate, name, key string) error {
 		if slices.ContainsFunc(files, func(f pemFile) bool { return f.name == name || f.name == key }) {
-			return usage{status.New(status.InvalidArgument, "%s would be there twice; choose another name of a tenant", name)}
+			return usage{status.New(status.InvalidArgument, "two certificates would be named %s; choose another name for the "+
+				"tenant", name)}
 		}
 		leaf.SerialNumber = big.NewInt(int64(len(files) + 1))
 		cert, private, err := sign(leaf, ca, caKey)

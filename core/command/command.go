@@ -129,17 +129,17 @@ In several processes, on this machine:
 On several machines: pathways controller on one of them, pathways worker on each.
 
 environment variables for scripts:
-  PATHWAYS_ADDRESS       the cluster whose devices JAX shows; default: the devices of this machine
+  PATHWAYS_ADDRESS       address of a cluster; default: the devices of this machine
   PATHWAYS_DEVICES       number of devices on this machine's CPU; default: as many as JAX would show
   PATHWAYS_WAIT          seconds to wait for the cluster and its devices; default: 30 for devices, 0 for a controller
   PATHWAYS_CONFIG        a file with lines such as devices = 8, for variables that are not set
-  PATHWAYS_PLUGIN        path of the PJRT plugin to use; default: the one that is found
+  PATHWAYS_PLUGIN        path of the PJRT plugin; default: chosen automatically, see pathways doctor
   PATHWAYS_PLUGIN_DIRS   further directories to search for plugin packages, separated by colons
   PATHWAYS_LIBRARY       path of libpathways.so; default: the one in the package
-  PATHWAYS_KEEP_MEMORY   false: memory of CPU devices goes back to the system as soon as an array is deleted
+  PATHWAYS_KEEP_MEMORY   false: return memory of CPU devices to the system as soon as an array is deleted
   PATHWAYS_TOKEN_FILE, PATHWAYS_TOKEN, PATHWAYS_TLS_CA, PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY
                          credentials for a cluster on other machines; see pathways options
-"pathways options" lists those for the commands.
+"pathways options" lists the variables for the commands.
 
 exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stopped by a signal`
 
@@ -209,10 +209,10 @@ func meant(names []string) string {
 func (p *program) options() *cobra.Command {
 	return &cobra.Command{
 		Use:   "options",
-		Short: "list all options, with their environment variables and meanings",
-		Long: `Every option can be set by a flag, an environment variable, or a line of the file that --config names. A flag takes
-precedence over the variable, and the variable over the file. Scripts read the variables and the file that
-PATHWAYS_CONFIG names.`,
+		Short: "list all options, with their environment variables, defaults and meanings",
+		Long: `Every option can be set by a flag, an environment variable, or a line of the file that --config names. Flags take
+precedence over variables, and variables over the file. Scripts read the variables and the file that PATHWAYS_CONFIG
+names.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)

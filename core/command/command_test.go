@@ -345,7 +345,7 @@ func TestCertsMakesCertificatesOnce(t *testing.T) {
 	dir = filepath.Join(t.TempDir(), "roles")
 	call(t, nil, "certs", dir, "--roles", "--tenant", "research").ends(t, ExitSuccess, "tenant.pem")
 	for name, says := range map[string]string{"a/b": "is not a name for a tenant",
-		"cert": "cert.pem would be there twice"} {
+		"cert": "two certificates would be named cert.pem"} {
 		call(t, nil, "certs", filepath.Join(t.TempDir(), "x"), "--tenant", name).ends(t, ExitUsage, says)
 	}
 	for role, name := range map[string]string{"operator": "", "worker": "worker", "tenant": "tenant",
@@ -524,6 +524,6 @@ func TestControllerWarnsOfStateWithoutLease(t *testing.T) {
 		"--state x --lease 0": false, "--heartbeat 1s": false} {
 		all := append([]string{"controller", "--dir", t.TempDir(), "--order", "neither"}, strings.Fields(args)...)
 		errs := call(t, nil, all...).errs
-		statustest.Equal(t, strings.Contains(errs, "no use without --lease"), warns, "%s: it warns, with\n%s", args, errs)
+		statustest.Equal(t, strings.Contains(errs, "no effect without --lease"), warns, "%s: it warns, with\n%s", args, errs)
 	}
 }

@@ -20,8 +20,8 @@ func (p *program) down() *cobra.Command {
 		Use:   "down",
 		Short: "end a cluster on this machine",
 		Long: `Ends the processes of a cluster that ` + "`pathways up`" + ` started, keeps their logs, and removes the cluster's
-directory with its token. A controller that was started by hand and listens at the directory's socket is stopped, and
-its workers end with it; its token is kept for the next one. End a controller that listens elsewhere with SIGTERM or
+directory with its token. It also stops a controller that was started by hand and listens at the directory's socket,
+with its workers, and keeps its token for the next one. End a controller that listens elsewhere with SIGTERM or
 Ctrl-C.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

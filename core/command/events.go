@@ -17,12 +17,12 @@ import (
 func (p *program) events() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "show what happened in a cluster: who joined, was lost, was granted or refused, and why",
-		Long: `Prints what happened in a cluster, oldest first, one line each, with the reason below where there is one. The
-controller remembers the newest 1,024 events. Lines that may need attention begin with an exclamation mark.
+		Short: "show the events of a cluster: workers, sessions and slices, with reasons",
+		Long: `Prints the events of a cluster, oldest first, one line each, with the reason, if any, below. The controller remembers
+the newest 1,024 events. Lines that may need attention begin with an exclamation mark.
 
-A tenant's credential shows the same, without the reasons of what happened to others' sessions and of why workers were
-lost, which may name lines of code.`,
+With a tenant's credential, the reasons of other sessions' events and of lost workers are left out, since they may name
+lines of code.`,
 		Example: `  pathways events --last 20
   pathways events --follow --json | jq 'select(.warn)'`,
 		Args: cobra.NoArgs,

@@ -31,75 +31,73 @@ func (o *option) meaning() string { return strings.ReplaceAll(o.usage, "`", "") 
 
 // options describes all settings. A command takes some of them, by name.
 var options = []option{
-	{"address", "", "`address` of the controller: unix:/path or tcp:host:port; default: that of the cluster pathways up " +
-		"started"},
+	{"address", "", "`address` of the controller: unix:/path or tcp:host:port; default: that of the cluster that " +
+		"pathways up started"},
 	{"cluster", "default", "`name` of a cluster on this machine, such as one that pathways up started"},
-	{"dir", "", "`directory` in which the clusters of this machine keep sockets and logs; default: " +
-		"$XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
+	{"dir", "", "`directory` for the sockets and logs of this machine's clusters; default: $XDG_RUNTIME_DIR/pathways, " +
+		"else ~/.pathways"},
 	{"listen", list(""), "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's " +
 		"directory"},
-	{"token-file", "", "`file` with the token to show: the cluster's own, or one of a role or of a tenant; default: on " +
-		"the controller's machine, the own one that it keeps in the cluster's directory; PATHWAYS_TOKEN holds a token " +
-		"itself"},
+	{"token-file", "", "`file` with the token: the cluster's own, or that of a role or a tenant; default on the " +
+		"controller's machine: the cluster's own, from its directory; PATHWAYS_TOKEN holds the token itself"},
 	{"tls-cert", "", "PEM `file` with this process's certificate; required for all addresses except loopback and unix"},
 	{"tls-key", "", "PEM `file` with the certificate's key"},
 	{"tls-ca", "", "PEM `file` with the certificate authority that signed the other processes' certificates"},
 	{"tls-mutual", true, "whether clients must show a TLS certificate; if false, the token is enough"},
 	{"workers", 2, "number of workers to start; on a machine with GPUs the default is 1"},
-	{"devices", 0, "number of devices of each worker; 0 means 1 on a CPU or simulated, and all GPUs there are, divided " +
+	{"devices", 0, "number of devices per worker; default: 1 on a CPU or simulated; all GPUs of the machine, divided " +
 		"among the workers that pathways up starts"},
-	{"first-device", 0, "index of the first GPU that the worker uses, where several workers of a machine divide " +
-		"its GPUs with --devices"},
-	{"nodes", 0, "number of workers of the island that join their devices to one interconnect; 0 means that none does"},
-	{"memory-limit", "", "`bytes` that arrays may take on each device of a worker, such as 4GiB; default: as much as " +
-		"the device has"},
-	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, the path of a PJRT plugin, or sim for simulated " +
-		"ones, sim:KIND for a platform sim_KIND of them; pathways up takes several, such as cuda=1x8,cpu=2: one worker " +
-		"with 8 devices, and two, each driver but the first in an island of its name"},
-	{"platform", "", "`platform` of a script's devices, such as cpu, cuda or tpu, where a cluster has several; or some " +
-		"of these, separated by commas; default: the accelerators' (of several, that of the worker whose name is first), " +
-		"or else cpu"},
+	{"first-device", 0, "index of the worker's first GPU, if several workers divide a machine's GPUs with --devices"},
+	{"nodes", 0, "number of workers in the island whose devices share an interconnect, such as NCCL's; 0 means none"},
+	{"memory-limit", "", "`bytes` of arrays on each device of a worker, such as 4GiB; default: the device's memory"},
+	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, the path of a PJRT plugin, sim for simulated " +
+		"devices, or sim:KIND for those of a platform sim_KIND; pathways up accepts a list with numbers of workers and " +
+		"devices: cuda=1x8,cpu=2 starts one worker with 8 GPUs and two with CPUs; each driver after the first has an " +
+		"island of its own name"},
+	{"platform", "", "`platform` of a script's devices, such as cpu, cuda or tpu, if the cluster has several; or a " +
+		"list, separated by commas; default: accelerators (those of the worker whose name sorts first), or else cpu"},
 	{"island", placement.DefaultIsland, "`name` of the island that a worker's devices belong to"},
-	{"import", list(""), "Python `modules` that a worker imports at its start, separated by commas, such as those that " +
-		"register FFI handlers"},
+	{"import", list(""), "Python `modules` that a worker imports when it starts, separated by commas, such as modules " +
+		"that register FFI handlers"},
 	{"name", "", "`name` of this process in reports; default: host and process ID"},
-	{"cache", "", "`directory` in which a worker keeps what it compiles, for itself after a restart and for " +
-		"others that share the directory; default: nothing is kept"},
-	{"cache-bytes", "16GiB", "`bytes` that the programs in the directory of --cache may take; those that were used " +
-		"least recently go; empty means no bound"},
+	{"cache", "", "`directory` for compiled programs, kept over restarts and shared by workers that name the same " +
+		"directory; default: none"},
+	{"cache-bytes", "16GiB", "size limit in `bytes` of the directory of --cache; the least recently used programs are " +
+		"deleted; empty means no limit"},
 	{"heartbeat", time.Second, "interval of the heartbeats of processes"},
 	{"silence", 10 * time.Second, "time without a heartbeat after which a process counts as lost"},
 	{"lease", time.Duration(0),
-		"time that a client or a worker keeps its place in the cluster while it has no connection to the controller; 0 " +
-			"means that it loses its place with its connection; the default of pathways up is " + upLease.String()},
-	{"state", "", "`directory` in which the controller keeps what it needs to have its cluster back when it starts " +
-		"again: with --lease, sessions and arrays survive it; default: nothing is kept"},
+		"time that a client or worker without a connection to the controller keeps its place in the cluster; 0 means " +
+			"that it loses its place with its connection; the default of pathways up is " + upLease.String()},
+	{"state", "", "`directory` for the controller's state: with --lease, sessions and arrays survive a restart of the " +
+		"controller; default: none"},
 	{"evict-after", time.Minute,
-		"time that a computation may run after its session has ended; after that, its worker restarts and loses its " +
-			"arrays; 0 means no limit"},
-	{"order", "fair", "how runs of several sessions take turns on a device: fair, by their shares of device time; or " +
-		"fifo, first come, first served"},
+		"time that a computation may run after its session has ended; then its worker restarts and loses its arrays; 0 " +
+			"means no limit"},
+	{"order", "fair", "scheduling of several sessions' runs on a device: fair, by their shares of device time; or fifo, " +
+		"first come, first served"},
 	{"tenants", "", "TOML `file` of the tenants that share the cluster: their tokens, weights and quotas; default: each " +
 		"session is a tenant of its own"},
 	{"stuck-after", time.Minute,
-		"time that a computation may stand still, with no device computing and no data coming for its collectives, before " +
-			"it is aborted with what it waits for as its error; 0 means no limit"},
+		"time without progress (no device computes, no data arrives for collectives) after which a computation is " +
+			"aborted; the error says what it waited for; 0 means no limit"},
 	{"memory-wait", time.Minute,
-		"time that an operation waits for device memory that other sessions hold; after that, it fails"},
+		"time that an operation waits for device memory of other sessions before it fails"},
 	{"http", "", "`address` of a web page that shows the cluster, and of metrics for Prometheus, such as " +
 		"127.0.0.1:8080; default: none"},
-	{"no-restart", false, "do not restart processes that die; otherwise pathways up leaves a supervisor process " +
-		"behind, which restarts workers and the controller"},
+	{"no-restart", false, "start no supervisor, the background process that restarts workers and the controller when " +
+		"they die"},
 	{"dispatch", "parallel",
-		"`order` of gangs: parallel sends a gang before those that it reads from have ended, sequential after that"},
-	{"batch", true, "whether calls that queue up are sent together; false is slower"},
+		"`order` of dispatch: parallel sends a gang before the gangs that it reads from have ended, sequential after " +
+			"that"},
+	{"batch", true, "whether queued calls are sent together; false is slower"},
 	{"wait", time.Minute, "time to wait for the processes of a cluster to start or to end"},
 	{"log", "warn", "lowest `level` that is logged: debug, info, warn or error"},
 	{"json", false, "print JSON"},
-	{"last", 100, "`number` of events to show, the newest"},
-	{"follow", false, "go on and show events as they come, until stopped"},
-	{"config", "", "`file` with lines of the form name = value, for options that neither a flag nor a variable sets; a " +
-		"line that names no option is an error"},
+	{"last", 100, "`number` of events to show, newest last"},
+	{"follow", false, "also show new events as they happen, until stopped"},
+	{"config", "", "`file` with lines of the form name = value, for options that neither a flag nor a variable sets; " +
+		"unknown names are errors"},
 }
 
 // ofScripts lists the options that no command has, only scripts.

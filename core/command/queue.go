@@ -13,13 +13,12 @@ import (
 func (p *program) queue() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
-		Short: "show the requests for slices that wait: whose they are, their order, and who has the devices",
+		Short: "list the requests that wait for slices, in order, and who has the devices",
 		Long: `Prints the requests for slices that wait for devices, the next one first. The first request of each tenant or
 user comes before anyone's second. Of those, tenants of a higher class come first, then the ones with the fewest
-devices in exclusive slices, then the oldest; after ten minutes of waiting only the oldest. Priorities order the
-requests of one tenant or user, and every minute of waiting raises them by one. A request gets its devices once no
-other session has those that it waits for; the last column names the sessions that do. One whose tenant's slices have
-all the devices that they may have waits for these, behind all others.`,
+devices in exclusive slices, then the oldest; after ten minutes of waiting, only age counts. Priorities order the
+requests of one tenant or user, and every minute of waiting raises them by one. The last column names the sessions that
+have the devices. A request beyond its tenant's quota of devices in slices waits behind all others.`,
 		Example: `  pathways queue
   pathways queue --json | jq '.[] | .session'`,
 		Args: cobra.NoArgs,

@@ -24,20 +24,20 @@ func (p *program) controller() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "run the controller of a cluster until it is stopped",
-		Long: `Runs the controller of a cluster: workers add devices to it, and clients run programs on them. It never sees the
-contents of arrays. SIGTERM or Ctrl-C ends it, and with it all sessions and workers. So does ` + "`pathways down`" + `, if it
+		Long: `Runs the controller of a cluster: workers add devices to it, and clients run programs on them. Arrays do not pass
+through it. SIGTERM or Ctrl-C ends it, with all sessions and workers. So does ` + "`pathways down`" + `, if the controller
 listens at the socket in the cluster's directory.
 
-Workers and clients must show a certificate or the cluster's token. If neither --token-file nor certificates are given,
-the controller makes a token and keeps it in the cluster's directory, readable only for this user; see --dir. Workers
-and scripts of the same user on this machine find it there. Others need a copy, named by --token-file or
+Workers and clients must show a certificate or the cluster's token. Without --token-file and certificates, the
+controller makes a token and keeps it in the cluster's directory, readable only by this user; see --dir. Workers and
+scripts of the same user on this machine find it there. Others need a copy, named by --token-file or
 PATHWAYS_TOKEN_FILE.
 
 With --lease and --state, the cluster survives its controller: workers and sessions wait for the lease, and a controller
-that starts again with the same directory has them back, with all arrays and all that is under way.
+that is started again with the same directory restores them, with all arrays and all work in flight.
 
-With --tenants, each session belongs to a tenant of that file, which says what it may have of the devices. SIGHUP, or
-` + "`pathways tenants apply`" + `, has the file read again.`,
+With --tenants, each session belongs to a tenant in that file, which sets shares and quotas. SIGHUP, or
+` + "`pathways tenants apply`" + `, makes the controller read the file again.`,
 		Example: `  pathways controller --listen tcp:127.0.0.1:8476     # makes a token for this user's workers and scripts
   pathways controller --listen tcp:10.0.0.5:8476 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
@@ -56,8 +56,8 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		return err
 	}
 	if s.text("state") != "" && !s.Changed("lease") {
-		p.say("--state is of no use without --lease: when the controller ends, its workers and sessions end too instead of " +
-			"waiting for it; add, say, --lease 30s")
+		p.say("--state has no effect without --lease: workers and sessions end with the controller; add --lease 30s, for " +
+			"example")
 	}
 	secret, err := p.secret(s, c)
 	if err != nil {
@@ -123,8 +123,8 @@ func controllerListens(s settings, c place) ([]string, error) {
 	}
 	if address := s.text("address"); address != "" && !strings.HasPrefix(address, "unix:") {
 		return nil, usage{status.New(status.InvalidArgument,
-			"the cluster's address is %s, and nothing says where its controller listens: name an address of this machine, such "+
-				"as --listen %s", address, address)}
+			"--listen is missing: the cluster's address is %s; expected an address of this machine, such as --listen %s",
+			address, address)}
 	}
 	if err := c.directory().Make(); err != nil {
 		return nil, err
@@ -136,14 +136,14 @@ func (p *program) worker() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "add this machine's devices to a cluster until stopped",
-		Long: `Runs a worker: it finds the devices of this machine and adds them to the cluster of the controller at --address. It
-ends with the controller, at SIGTERM, or at Ctrl-C, within three seconds even if a computation does not end.
+		Long: `Runs a worker, which adds the devices of this machine to the cluster of the controller at --address. It ends within
+three seconds of SIGTERM, Ctrl-C or the end of the controller, even if a computation does not end.
 
 A computation cannot be interrupted. If one still runs --evict-after its session has ended, the worker reports that to
-the controller and restarts, in the same process. Arrays that other sessions have there are lost (DATA_LOSS).
+the controller and restarts, with the same process ID. Other sessions' arrays on the worker are lost (DATA_LOSS).
 
-With --nodes, the devices of that many workers of an island are joined by their own interconnect, as NCCL joins GPUs.
-The worker waits for the others. When one of them leaves, all restart and wait again, each in a new process.`,
+With --nodes, the devices of that many workers of an island use their own interconnect, as GPUs do with NCCL. The worker
+waits for the others. When one of them leaves, all restart and wait again, each in a new process.`,
 		Example: `  pathways worker --address tcp:127.0.0.1:8476 --listen tcp:127.0.0.1:0 --devices 2
   pathways worker --address unix:/run/user/1000/pathways/default/controller.sock --devices 2
   pathways worker --address tcp:10.0.0.5:8476 --listen tcp:10.0.0.6:8477 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,

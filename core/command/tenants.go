@@ -13,10 +13,10 @@ import (
 func (p *program) tenants() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tenants",
-		Short: "list the tenants that share a cluster, with what they may have and what they have",
-		Long: `Lists the tenants in the controller's file (--tenants of pathways controller and pathways up), and what their
-sessions have: PROMISED is the part of the devices' time that a tenant gets while all tenants with sessions want more
-than theirs, GOT the part that it took in the last ten seconds.`,
+		Short: "list the tenants of a cluster, with their shares, quotas and use",
+		Long: `Lists the tenants in the controller's file (--tenants of pathways controller and pathways up) with the use of their
+sessions. PROMISED is the part of device time that a tenant gets while all tenants with sessions want more than theirs;
+GOT is the part that it used in the last ten seconds.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.listTenants(cmd.Context(), settings{cmd.Flags()}, false)
@@ -25,10 +25,10 @@ than theirs, GOT the part that it took in the last ten seconds.`,
 	takeAsking(cmd, "json")
 	apply := &cobra.Command{
 		Use:   "apply",
-		Short: "have the controller read its file of tenants again",
-		Long: `Has the controller read the file of tenants that it was started with (--tenants) again, and lists them; operators
-only. A file with a mistake changes nothing, and the mistake is named. Sessions go on: with the new terms of their
-tenant, or the old ones if the file no longer names it.`,
+		Short: "make the controller read its file of tenants again",
+		Long: `Makes the controller read its file of tenants (--tenants) again, and lists them; for operators only. A file with an
+error changes nothing, and the error is printed. Sessions continue with the new settings of their tenant, or with the
+old ones if the file no longer names it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.listTenants(cmd.Context(), settings{cmd.Flags()}, true)

@@ -11,16 +11,16 @@ import (
 func (p *program) token() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token ROLE",
-		Short: "print the token of a cluster for a role, or a new one: tenant, worker, operator or new",
+		Short: "print a cluster's token for a role (tenant, worker, operator), or a new token",
 		Long: `Prints a token of a cluster on this machine, or of the cluster whose own token --token-file names.
 
-  tenant    begins sessions and asks for the status, without the lines of others' code; for notebooks and scripts
-  worker    adds devices; for the machines that have them
-  operator  does everything, also stop the cluster; this is the cluster's own token
-  new       a random one, for a tenant in the file of --tenants; it needs no cluster
+  tenant    to begin sessions and see the status, without lines of others' code; for notebooks and scripts
+  worker    to add devices; for the machines that have them
+  operator  for everything, including to stop the cluster; this is the cluster's own token
+  new       a random token, for a tenant in the file of --tenants; needs no cluster
 
-The tokens of tenants and workers are made from the cluster's own, always the same ones, and open nothing else. Give each
-person and machine only the one it needs, in a file that no other user can read.`,
+The tokens of tenants and workers are derived from the cluster's own and are the same each time. Give each person and
+machine only the token that it needs, in a file that no other user can read.`,
 		Example: `  pathways token tenant > team.token
   pathways token worker --token-file /etc/pathways/token
   (umask 077; pathways token new > research.token)`,

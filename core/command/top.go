@@ -26,12 +26,13 @@ import (
 func (p *program) top() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "watch a cluster in the terminal: who uses the devices, what runs and what waits",
-		Long: `Shows a cluster, live: how busy its devices are, sessions with the devices they keep busy and their memory,
-workers, and what waits for memory or slices, and for whom. "Busy" counts device time when a computation ends.
+		Short: "watch the sessions, workers and waits of a cluster in the terminal",
+		Long: `Shows a cluster, live: the load of its devices, sessions with their load and memory, workers, and operations that
+wait for memory or slices. The load counts the device time of a computation when it ends.
 
-keys: Tab switches between sessions and workers, Up and Down select, Enter shows what runs and waits there, with lines
-of code, and how busy each device of a worker is, Esc goes back, s sorts by another column, p pauses, q quits.`,
+keys: Tab switches between sessions and workers, Up and Down select, Enter shows the running and waiting operations of
+the selected one with lines of code, and the load of each device of a worker, Esc goes back, s sorts by another column,
+p pauses, q quits.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !isTerminal(p.out) {

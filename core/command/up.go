@@ -39,18 +39,18 @@ func (p *program) up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [-- COMMAND [ARGUMENT…]]",
 		Short: "start a cluster on this machine",
-		Long: `Starts a controller and workers on this machine, waits until they are ready, and returns. Unless --no-restart is
-given, it leaves a supervisor process behind, which restarts processes that die. ` + "`pathways status`" + ` shows it,
-and ` + "`pathways down`" + ` ends it with the other processes. If the cluster is up and its supervisor has died, starts
-another one, and nothing else: the new supervisor restarts what has died meanwhile, and all processes keep their options.
+		Long: `Starts a controller and workers on this machine, waits until they are ready, and returns. A supervisor process in the
+background restarts processes that die, unless --no-restart is set. ` + "`pathways status`" + ` shows it, and
+` + "`pathways down`" + ` ends it with the other processes. If the cluster is up but its supervisor has died, the command
+only starts a new supervisor, which restarts the processes that have died meanwhile with their original options.
 
-A script survives a broken connection to the controller, and a restart of the controller, if there is a connection
-again within the ten seconds of --lease: its calls wait, and nothing is lost. With --lease 0 its session ends.
+A script survives a broken connection to the controller, and a restart of the controller, if the connection is restored
+within --lease (ten seconds): its calls wait, and nothing is lost. With --lease 0 its session ends.
 
-With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes the cluster down when the command ends.
-Command and cluster end by SIGTERM if ` + "`pathways up`" + ` itself is killed.`,
+With a command after --, runs the command with PATHWAYS_ADDRESS set, and stops the cluster when the command ends. If
+` + "`pathways up`" + ` itself is killed, command and cluster end by SIGTERM.`,
 		Example: `  pathways up --workers 4 --devices 2
-  pathways up --driver cuda,cpu=2x4  # beside the GPUs, two workers of four CPU devices
+  pathways up --driver cuda,cpu=2x4  # all GPUs, and two workers with four CPU devices each
   pathways up --workers 2 -- python train.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
@@ -148,8 +148,8 @@ func (p *program) takeOver(s settings, c place) (taken bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	fmt.Fprintf(p.out, "The supervisor of the cluster %s had died. Process %d is the new one, and restarts what has died "+
-		"meanwhile; all keep the options that they were started with.\n", c.cluster, q.PID)
+	fmt.Fprintf(p.out, "The supervisor of the cluster %s had died. Process %d is the new one; it restarts the processes "+
+		"that have died meanwhile, with their original options.\n", c.cluster, q.PID)
 	return true, nil
 }
 

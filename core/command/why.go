@@ -21,14 +21,13 @@ import (
 func (p *program) why() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why [SESSION]",
-		Short: "show what each session waits for, and what that waits for itself",
-		Long: `Prints for each session with work under way, or for the one whose number is given, what it waits for: memory or
-devices of other sessions, its turn behind other computations, a collective in which another worker is missing, a worker
-that has stopped, or a function of its own client. Each line that is indented further says what the line above waits for;
-the last one is the cause.
+		Short: "show what each session waits for, down to the cause",
+		Long: `Prints what each session with work in flight, or the given one, waits for: memory or devices of other sessions, its
+turn behind other computations, a collective in which another worker is missing, a stopped worker, or a function of its
+own client. Each indented line says what the line above waits for; the last one is the cause.
 
-Where the client of a session runs on this machine and py-spy is installed, the Python stack of a function that does not
-return is shown, too.`,
+If the client runs on this machine and py-spy is installed, the Python stack of a function that does not return is
+printed, too.`,
 		Example: `  pathways why
   pathways why 4`,
 		Args: cobra.MaximumNArgs(1),
