@@ -355,9 +355,13 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	}
 	st.failLost()
 	st.letLeftovers()
-	st.makeOffers()
+	// Offers and searches take time in proportion to the cluster. So may the event, with which they are not in one Step.
+	alone := st.weight == 0 || ev.Kind == Continue
+	if alone {
+		st.makeOffers()
+	}
 	st.settle()
-	for again := true; again && st.serves(); again = st.weight == 0 {
+	for again := alone; again && st.serves(); again = st.weight == 0 {
 		st.serveSlices()
 	}
 	if invariants.Checked && ev.changesWho() {
