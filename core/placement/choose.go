@@ -64,43 +64,57 @@ func (c *chooser) choose(view *View, all []candidate, w Want, several bool) []in
 			c.sums = append(c.sums, sum)
 		}
 	}
-	sameWorker := func(a, b *candidate) bool { return a.run == b.run && a.device+1 == b.device }
-	anywhere := func(_, _ *candidate) bool { return true }
-	c.islands = c.split(c.islands[:0], 0, len(all), c.sameIsland)
+	c.islands = c.split(c.islands[:0], 0, len(all), island)
 	var best choice
 	found := false
 	for _, is := range c.islands {
-		for _, together := range []func(a, b *candidate) bool{sameWorker, anywhere} {
-			c.groups = c.split(c.groups[:0], is.lo, is.hi, together)
+		for _, by := range []unit{neighbours, anywhere} {
+			c.groups = c.split(c.groups[:0], is.lo, is.hi, by)
 			if c.pick(w.Devices/c.row, &best, found) {
 				found = true
 				break
 			}
 		}
 	}
-	for _, together := range []func(a, b *candidate) bool{c.sameIsland, anywhere} {
+	for _, by := range []unit{island, anywhere} {
 		if found || !several {
 			break
 		}
-		c.groups = c.split(c.groups[:0], 0, len(all), together)
+		c.groups = c.split(c.groups[:0], 0, len(all), by)
 		found = c.pick(w.Devices/c.row, &best, false)
 	}
 	return best.candidates
 }
 
-func (c *chooser) sameIsland(a, b *candidate) bool {
-	return a.run == b.run || c.view.runs[a.run].worker.Island == c.view.runs[b.run].worker.Island
-}
+// unit says which candidates that follow one another are a group.
+type unit uint8
 
-// split cuts a part of the candidates between neighbours that together rejects.
-func (c *chooser) split(into []group, lo, hi int, together func(a, b *candidate) bool) []group {
-	for i := lo; i < hi; i++ {
-		if i == lo || !together(&c.all[i-1], &c.all[i]) {
-			into = append(into, group{lo: i})
-		}
-		into[len(into)-1].hi = i + 1
+const (
+	neighbours unit = iota // consecutive devices of one worker
+	island                 // those of one island
+	anywhere               // all
+)
+
+// split cuts a part of the candidates into groups.
+func (c *chooser) split(into []group, lo, hi int, by unit) []group {
+	if lo == hi {
+		return into
 	}
-	return into
+	first := lo
+	for i := lo + 1; i < hi && by != anywhere; i++ {
+		a, b := &c.all[i-1], &c.all[i]
+		together := a.run == b.run
+		if by == neighbours {
+			together = together && a.device+1 == b.device
+		} else if !together {
+			together = c.view.runs[a.run].worker.Island == c.view.runs[b.run].worker.Island
+		}
+		if !together {
+			into = append(into, group{lo: first, hi: i})
+			first = i
+		}
+	}
+	return append(into, group{lo: first, hi: hi})
 }
 
 // cost returns the cost of the row that begins at a candidate.
@@ -129,7 +143,7 @@ func (c *chooser) tile(g *group) {
 // pick takes n rows of the least cost from the groups, and among rows of the same cost as many as possible from one
 // group. It reports whether there are as many, and sets best if there is none yet or these are better.
 func (c *chooser) pick(n int, best *choice, found bool) bool {
-	c.costs = c.costs[:0]
+	c.costs = slices.Grow(c.costs[:0], len(c.all)/c.row)
 	for i := range c.groups {
 		g := &c.groups[i]
 		c.tile(g)

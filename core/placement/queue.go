@@ -110,7 +110,7 @@ type search struct {
 	of      *Request // nil: it is yet to begin
 	step    step     // the next
 	found   found
-	free    []candidate // of these, those that it may have
+	free    []candidate // of these, those that it may have, or keep
 	devices []int       // of them; nil if there are too few
 	tries   int         // how often it has begun anew
 }
@@ -121,7 +121,9 @@ type step uint8
 const (
 	filtering step = iota // behind the first one, which finds all candidates
 	choosing
-	ending
+	granting // the last one, if enough are free; otherwise:
+	costing
+	keeping
 )
 
 // maxTries bounds search.tries.
@@ -264,12 +266,17 @@ func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, w
 		s.free, s.step = s.found.unreserved(s.free[:0], q.next), choosing
 		return false, true
 	case s.step == choosing:
-		s.devices, s.step = m.choose(r, s.free, s.found.several), ending
+		if s.devices, s.step = m.choose(r, s.free, s.found.several), granting; s.devices == nil {
+			s.step = costing
+		}
+		return false, true
+	case s.step == costing:
+		s.free, s.step = s.found.unkept(s.free[:0], q.next), keeping
 		return false, true
 	}
-	devices := s.devices
+	step, devices := s.step, s.devices
 	s.cancel()
-	if devices != nil {
+	if step == granting {
 		if !m.areFree(r, devices, occupied) {
 			s.tries++
 			return false, true
@@ -277,7 +284,7 @@ func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, w
 		r.granted = m.grant(r, devices)
 		return true, false
 	}
-	keeps, lacks := m.reserve(r, &s.found, q.next)
+	keeps, lacks := m.reserve(r, s.free, s.found.several)
 	if r.lacks = lacks; late || !r.isKeeping(now) {
 		q.keep(r, nil, now)
 		return true, true
@@ -399,6 +406,7 @@ func (m *Map) choose(r *Request, free []candidate, several bool) []int {
 
 // unreserved appends those candidates that are free and that no request keeps.
 func (f *found) unreserved(into []candidate, reserved Numbers) []candidate {
+	into = slices.Grow(into, len(f.all))
 	for i := range f.all {
 		if f.all[i].free && !reserved.Has(int(f.all[i].number)) {
 			into = append(into, f.all[i])
@@ -419,23 +427,27 @@ func (m *Map) areFree(r *Request, devices []int, occupied Occupied) bool {
 	return true
 }
 
-// reserve returns the devices among candidates that a request which waits wants to keep: the free ones, and those that
-// others have.
-func (m *Map) reserve(r *Request, of *found, reserved Numbers) (free, lacks Numbers) {
-	rest := m.scratch.some[:0]
-	for _, c := range of.all {
+// unkept appends those candidates that no request keeps. Those that others have cost most.
+func (f *found) unkept(into []candidate, reserved Numbers) []candidate {
+	into = slices.Grow(into, len(f.all))
+	for _, c := range f.all {
 		if reserved.Has(int(c.number)) {
 			continue
 		}
 		if !c.free {
 			c.cost += inUse
 		}
-		rest = append(rest, c)
+		into = append(into, c)
 	}
-	m.scratch.some = rest
+	return into
+}
+
+// reserve returns the devices, of those that no request keeps, that a request which waits wants to keep: the free ones,
+// and those that others have.
+func (m *Map) reserve(r *Request, rest []candidate, several bool) (free, lacks Numbers) {
 	var chosen []int32
 	if len(rest) >= r.Want.Devices {
-		chosen = m.scratch.chooser.choose(r.View, rest, r.Want, of.several)
+		chosen = m.scratch.chooser.choose(r.View, rest, r.Want, several)
 	}
 	keep := func(c *candidate) {
 		if c.free {

@@ -432,7 +432,8 @@ func (w Want) Check() error {
 type scratch struct {
 	found   found
 	some    []candidate
-	had     Numbers // by virtual device
+	free    []candidate // for the next ViewSearch; nil while one has it
+	had     Numbers     // by virtual device
 	chooser chooser
 }
 
@@ -470,7 +471,7 @@ func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) 
 	m.scratch.had = had
 	var island *Island
 	ofIsland := 0 // how many
-	several, all := true, into.all[:0]
+	several, all := true, slices.Grow(into.all[:0], r.View.Len())
 	for i, at := range r.View.wanted(r.Want) {
 		w := at.worker
 		if w.Island != island { // devices are sorted by island

@@ -64,7 +64,7 @@ func (m *Map) searchView(s *ViewSearch, platform ...string) error {
 	p := platformSearch{all: all, several: found.several, err: status.New(status.ResourceExhausted, "a session of %s was "+
 		"asked for, and of the %s too many are in exclusive slices, or kept for a while for requests that wait; \"pathways "+
 		"queue\" shows whose; pass wait= to wait for them, or ask for fewer devices", status.Count(devices, "device"), there)}
-	p.free = found.unreserved(nil, m.queue.reserved)
+	p.free, m.scratch.free = found.unreserved(m.scratch.free[:0], m.queue.reserved), nil
 	s.of = append(s.of, p)
 	return nil
 }
@@ -118,6 +118,7 @@ func (m *Map) cost(c *candidate) int64 {
 
 // take makes the view of the devices that a search has chosen.
 func (m *Map) take(s *ViewSearch) (*View, error) {
+	m.scratch.free = s.of[0].free
 	v := &View{sized: true, at: make([]int32, 0, s.devices*len(s.of))}
 	for i := range s.of {
 		p := &s.of[i]
