@@ -15,7 +15,8 @@ TITLES = {"ours": "Open Pathways", "gloo": "JAX with gloo", "torch": "PyTorch wi
 COPIES, PASSES = "memcpy", "the same copies in C"
 BESIDE = ("gloo", "torch", "one", COPIES, PASSES)
 LARGE = 1 << 20  # from here on three times gloo's speed is wanted, below it one and a half
-BOUND = 64 << 20  # from here on half of memcpy's speed is wanted, and the same copies in C take a turn
+BOUND = 64 << 20  # from here on half of memcpy's speed is wanted
+PASSED = 16 << 20  # from here on the same copies in C take a turn
 LONG_ROUNDS = 3  # of those that take long, in seconds: sizes from BOUND on
 
 
@@ -56,7 +57,7 @@ def measure(running, operation, workers, size, rounds, seconds):
     sides = dict(running)
     if operation == ALONE:
         sides.pop(COPIES, None)
-    if operation == ALONE or size < BOUND:
+    if operation == ALONE or size < PASSED:
         sides.pop(PASSES, None)
     if size >= BOUND:
         rounds = min(rounds, LONG_ROUNDS)
