@@ -66,6 +66,7 @@ func TestWrongUseIsExplained(t *testing.T) {
 		{"command", short, []string{"fly"}, "unknown command"},
 		{"flag", short, []string{"up", "--wings", "2"}, "unknown flag"},
 		{"number", short, []string{"up", "--workers", "many"}, "--help"},
+		{"page", short, []string{"up", "--http", "127.0.0.1:0"}, "such as 127.0.0.1:8080"},
 		{"no workers", short, []string{"up", "--workers", "0"}, "at least 1"},
 		{"devices", short, []string{"up", "--devices", "-1"}, "at least 1"},
 		{"memory", short, []string{"up", "--memory-limit", "plenty"}, "such as 4GiB"},

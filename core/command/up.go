@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,10 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	if _, err := s.size("memory-limit"); err != nil {
 		return err
+	}
+	if _, port, _ := net.SplitHostPort(s.text("http")); port == "0" {
+		return usage{status.New(status.InvalidArgument, "--http is %s, and nobody would know which port the page has; "+
+			"expected one with a port, such as 127.0.0.1:8080", s.text("http"))}
 	}
 	if err := c.directory().Make(); err != nil {
 		return err

@@ -33,10 +33,14 @@ type Viewer struct {
 // Is reports whether a viewer is the tenant of that name.
 func (v Viewer) Is(tenant string) bool { return v.Tenant != "" && v.Tenant == tenant }
 
+// Age returns how long something has lasted, for people.
 func Age(ms int64) time.Duration {
 	d := time.Duration(ms) * time.Millisecond
-	if d > time.Minute {
+	switch {
+	case d > time.Minute:
 		return d.Round(time.Second)
+	case d < 100*time.Millisecond:
+		return d
 	}
 	return d.Round(100 * time.Millisecond)
 }

@@ -61,6 +61,7 @@ function waitText(m) {
 }
 
 function time(ms) {
+  if (ms < 100) return Math.round(ms) + " ms";
   if (ms < 60e3) return (ms / 1e3).toFixed(1) + " s";
   const s = Math.round(ms / 1e3);
   if (s < 3600) return Math.floor(s / 60) + " min " + s % 60 + " s";
