@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// A session may have thousands of programs, each with facts on disk. When it ends they go some at a time, behind all
-// else that it had, and others come in between. Until the last of them has gone, its workers keep their slots: by slot
-// it is counted where a program is loaded.
+// A session may have thousands of programs, each with facts on disk. When it ends, State drops them in parts, after
+// everything else that the session had, and takes other events in between. Until the last one is dropped, the session's
+// workers keep their slots, since State counts by slot on which workers a program is loaded.
 
-// leftover is what is left of a session that has ended.
+// leftover is a session that has ended, with the programs that are not dropped yet.
 type leftover struct {
 	s        *session
 	programs []*program
 }
 
-// What it takes to let go of a program, in nanoseconds: measured by BenchmarkSteps.
+// weightOfProgram is the time to drop a program, in nanoseconds: measured by BenchmarkSteps.
 const weightOfProgram = 1500
 
-// leaveOver takes down what is left of a session that ends.
+// leaveOver keeps the programs of a session that ends, to be dropped.
 func (st *State) leaveOver(s *session) {
 	l := leftover{s: s}
 	for _, id := range slices.Sorted(maps.Keys(s.graphs)) {
@@ -34,7 +34,7 @@ func (st *State) leaveOver(s *session) {
 	st.leftovers = append(st.leftovers, l)
 }
 
-// letLeftovers lets go of what is left of sessions, for about the time that Weigh says.
+// letLeftovers drops programs of sessions that have ended, for about the time that Weigh says.
 func (st *State) letLeftovers() {
 	for spent := int64(0); len(st.leftovers) > 0 && (st.weight == 0 || spent < st.weight); spent += weightOfProgram {
 		l := &st.leftovers[0]

@@ -7,26 +7,27 @@ import (
 	"github.com/openpathways/pathways/core/schedule"
 )
 
-// With a worker thousands of gangs may fail, and as many arrays lose shards. That happens some at a time, and others
-// come in between: session by session, first what waits for a place there, then what is under way, and then the
-// session loses its arrays (loss.go).
+// When a worker is lost, thousands of gangs may fail, and as many arrays lose shards. State does that in parts, and
+// takes other events in between. It goes session by session: first it fails the runs that wait for a place on the
+// worker, then the gangs that are under way there, and then it takes the session's shards there out of its arrays
+// (loss.go).
 //
-// Nothing new begins on the worker meanwhile, since it is gone from the first moment on. It keeps its slot until all
-// has failed. Until then no session is made an offer, so that what it loses is what it had before the offer.
+// Nothing new begins on the worker meanwhile, since it counts as gone from the beginning. It keeps its slot until all
+// parts are done. Until then no session gets an offer: the offer's devices must not be taken for lost ones.
 
-// losing is a worker that has gone, and what has yet to fail with it.
+// losing is a worker that has gone, with the gangs and arrays that have yet to hear of it.
 type losing struct {
 	w        *worker
 	sessions []uint32          // that had it; the first one is under way
 	next     loss              // of that one
 	tickets  []uint64          // of its runs that wait for their places
-	gangs    []uint64          // of it, or, where there are no sessions left, of those that have ended
+	gangs    []uint64          // of it, or, if no sessions are left, of those that have ended
 	arrays   []uint64          // of it
-	left     map[*place]*place // what is left of its places; nil where nothing is
+	left     map[*place]*place // its places without the worker's devices; nil if there are no others
 	why      error             // why its arrays are lost
 }
 
-// loss is a part of what a session loses.
+// loss is a part of a session's loss.
 type loss uint8
 
 const (
@@ -35,7 +36,7 @@ const (
 	lostPrograms
 )
 
-// What it takes to fail a gang, to look whether an array has lost shards, and to have it lose some, in nanoseconds:
+// The time to fail a gang, to look whether an array has lost shards, and to take them out of it, in nanoseconds:
 // measured by BenchmarkSteps.
 const (
 	weightOfFailure = 2500
@@ -43,7 +44,7 @@ const (
 	weightOfLoss    = 700
 )
 
-// lose takes down what is to fail with a worker.
+// lose begins the loss of a worker.
 func (st *State) lose(w *worker) {
 	l := &losing{w: w, why: st.errShards(w)}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
@@ -59,7 +60,7 @@ func (st *State) lose(w *worker) {
 	}
 }
 
-// failLost fails what is to fail with workers, for about the time that Weigh says.
+// failLost goes on with the losses of workers, for about the time that Weigh says.
 func (st *State) failLost() {
 	for spent := int64(0); len(st.losing) > 0 && (st.weight == 0 || spent < st.weight); {
 		switch l := st.losing[0]; {
@@ -83,7 +84,7 @@ func (st *State) failLost() {
 	}
 }
 
-// loseNext has a session, nil if it has ended, lose what is next. It returns what that takes.
+// loseNext does the next part for a session, nil if it has ended. It returns about how many nanoseconds that takes.
 func (st *State) loseNext(l *losing, s *session) (weight int64) {
 	switch {
 	case s == nil:
@@ -108,7 +109,7 @@ func (l *losing) nextSession() {
 	l.sessions, l.next, l.arrays, l.left = l.sessions[1:], lostGangs, nil, nil
 }
 
-// failPlacing fails a run that waits for its place: before the places of what ran there become free.
+// failPlacing fails a run that waits for its place, before the places of those that ran there become free.
 func (st *State) failPlacing(l *losing) {
 	ticket := l.tickets[0]
 	l.tickets = l.tickets[1:]
@@ -161,7 +162,7 @@ func (st *State) leavingOn(w *worker) (numbers []uint64) {
 	return numbers
 }
 
-// isLosing reports whether not all has failed yet that is to fail with a worker which has gone.
+// isLosing reports whether the loss of a worker is not done yet.
 func (st *State) isLosing(w *worker) bool {
 	return slices.ContainsFunc(st.losing, func(l *losing) bool { return l.w == w })
 }

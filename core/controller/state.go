@@ -403,17 +403,15 @@ func (st *State) More() bool {
 	return len(st.ready) > 0 || len(st.offering) > 0 || st.isEnding() || st.looks() || st.serves()
 }
 
-// isEnding reports whether something has yet to go, or to fail, of sessions that have ended and with workers that have
-// gone.
+// isEnding reports whether the end of a session, or the loss of a worker, is not done yet.
 func (st *State) isEnding() bool { return len(st.leftovers) > 0 || len(st.losing) > 0 }
 
 // StepWeight is for Weigh, in nanoseconds: a third of the time that others may have to wait.
 const StepWeight = 300e3
 
-// Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, and how long it looks
-// at gangs that are held, makes offers, and lets go of what sessions leave behind, and fails what does with workers, to
-// about so many nanoseconds each, as the constants below estimate. More tells whether something is left. Without it, a
-// Step performs all.
+// Weigh bounds how long a Step performs operations and nodes of plays, looks at held gangs, makes offers, goes on with
+// the losses of workers, and drops the programs of sessions that have ended: for about so many nanoseconds each, as the
+// constants below estimate. More tells whether something is left. Without it, a Step performs all.
 func (st *State) Weigh(most int64) { st.weight = most }
 
 // What Steps take, in nanoseconds, by what is performed: measured by BenchmarkSteps.

@@ -242,8 +242,8 @@ func (m *Map) areBetter(devices []int, s *Slice, of *found, reserved Numbers) bo
 		cmp.Or(cmp.Compare(s.View.spread(devices, row), s.View.spread(s.Devices, row)), cmp.Compare(cost, has)) < 0
 }
 
-// spread returns how far devices are apart: 0 where each row is consecutive devices of one worker, 1 where all are of
-// one island, 2 otherwise.
+// spread returns how far devices are apart: 0 if each row is consecutive devices of one worker, 1 if all are of one
+// island, 2 otherwise.
 func (v *View) spread(devices []int, row int) (far int) {
 	first, _ := v.where(devices[0])
 	for i, d := range devices {

@@ -21,7 +21,7 @@ type platformSearch struct {
 	all     *View
 	free    []candidate // that could be chosen
 	several bool
-	chosen  []int32 // of them, by index; nil where there are too few
+	chosen  []int32 // of them, by index; nil if there are too few
 	err     error   // for this case
 }
 
@@ -107,7 +107,7 @@ func (m *Map) stands(s *ViewSearch) bool {
 	return true
 }
 
-// cost returns what a candidate that is in no slice alone costs now; -1 for one that is.
+// cost returns the present cost of a candidate, -1 if it is in an exclusive slice.
 func (m *Map) cost(c *candidate) int64 {
 	l := &m.loads[c.number]
 	if l.exclusive != nil {
