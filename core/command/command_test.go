@@ -485,7 +485,7 @@ func TestClusterOfACommandEndsWithUp(t *testing.T) {
 	}
 	t.Setenv(asCommand, "1")
 	call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/true").
-		ends(t, ExitSuccess, "all processes of the cluster default that was here have ended")
+		ends(t, ExitSuccess, "all processes of the cluster default have ended")
 }
 
 // If up is stopped before all workers are ready, it takes the cluster down and says so.

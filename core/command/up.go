@@ -100,8 +100,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 		return err
 	}
 	if was, err := c.listed(); err == nil && was != nil {
-		p.say("all processes of the cluster %s that was here have ended; this is a new one, with the options of this command",
-			c.cluster)
+		p.say("all processes of the cluster %s have ended; starting others, with the options of this command", c.cluster)
 	}
 	if len(command) > 0 {
 		runtime.LockOSThread() // the kernel sends endsWith when this thread ends
