@@ -418,17 +418,20 @@ def test_pipelines_that_cannot_be_are_refused(devices):
         return pathways.pipeline([(layer, params[0], device) for device in devices[:2]], 2, tied={name: owner})
 
     for refused, match in (
-        (lambda: pathways.pipeline([(layer, params[0], "cpu")], 2), "stage 0 is to run on 'cpu'; expected a device"),
+        (lambda: pathways.pipeline([(layer, params[0], "cpu")], 2), "the place of stage 0 is 'cpu'; expected a device"),
         (lambda: pathways.pipeline([(layer, params[0], [])], 2), "expected a device"),
         (lambda: pathways.pipeline([(layer, {"n": 3}, devices[0])], 2), r"\['n'\] of int"),
         (lambda: pathways.pipeline([], 2), "0 stages"),
         (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, "2f2b"), "expected one of .*, zbv, or auto"),
-        (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, memory=1), "memory is 1 and the schedule 1f1b"),
+        (
+            lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, memory=1),
+            "memory=1 has no effect on the schedule 1f1b",
+        ),
         (lambda: tied((1, "w"), (2, "w")), "tied names stage 2; expected one of 2 stages"),
-        (lambda: tied((1, "w"), (0, "w")), "the parameter 'w' of stage 1 is tied and is its own"),
+        (lambda: tied((1, "w"), (0, "w")), "the parameter 'w' of stage 1 is tied, and also in that stage's params"),
         (lambda: tied((1, "v"), (0, "v")), "stage 0 has no parameter 'v'; expected one of"),
-        (lambda: pipe.forward(batch), r"shape \(16, 8\) cannot be cut into 3 microbatches"),
-        (lambda: pipe.forward(3.0), "cannot be cut"),
+        (lambda: pipe.forward(batch), r"shape \(16, 8\) cannot be split into 3 microbatches"),
+        (lambda: pipe.forward(3.0), "cannot be split"),
         (lambda: pipe.forward(batch[:3], params=[]), "parameters of 0 stages; expected 1"),
         (
             lambda: pathways.pipeline([(layer, params[0], devices[0])], 1, loss=jnp.subtract).value_and_grad(

@@ -264,7 +264,7 @@ def test_functions_that_run_later_are_refused():
         return x
 
     for function in (generator, later):
-        with pytest.raises(TypeError, match="after it has returned"):
+        with pytest.raises(TypeError, match="is a generator or asynchronous"):
             pathways.program(function)
 
 

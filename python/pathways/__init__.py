@@ -6,11 +6,10 @@
     pathways.init(devices=8) # optional: PATHWAYS_DEVICES=8 does the same
     print(jax.devices())
 
-Importing this package registers the backend ``pathways`` with JAX and makes it the default backend of the process,
-unless JAX_PLATFORMS excludes it; in that case it warns once and does nothing. JAX makes the devices at its first use.
-On a CPU there are as many as JAX itself would show (``jax_num_cpu_devices``, else
-``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1), unless ``init(devices=n)`` or PATHWAYS_DEVICES sets
-another number. All accelerators are used.
+Importing this package registers the backend ``pathways`` with JAX and makes it the default backend of the process. If
+JAX_PLATFORMS excludes it, it warns once and does nothing. JAX makes the devices at its first use: all accelerators of
+this machine or, on a CPU, as many as ``init(devices=n)`` or PATHWAYS_DEVICES sets. By default that is JAX's own number
+(``jax_num_cpu_devices``, else ``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1).
 
 Environment variables:
 
@@ -26,7 +25,7 @@ Environment variables:
 - PATHWAYS_KEEP_MEMORY: ``false`` returns memory of CPU devices to the system as soon as an array is deleted.
 
 A child process made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with
-the ``spawn`` method instead. ``pathways.doctor()`` reports what was found and what is missing.
+the ``spawn`` method instead. ``pathways.doctor()`` checks the installation.
 """
 
 from __future__ import annotations
@@ -96,25 +95,26 @@ def init(
         the devices of this machine.
       devices: the number of devices, 1 to 4096. On this machine, None means PATHWAYS_DEVICES, or as many as JAX itself
         would show. On a cluster, you get exactly this number: from one island and from whole workers if possible, and
-        those that the fewest other users have asked for; None means all devices of the cluster.
-      memory_limit: the bytes of each device of this machine that arrays may take, with the code of programs and what a
-        computation needs while it runs, as a number or a text such as "4GiB". A call whose results do not fit waits
-        while computations under way may free enough, and a few seconds for other threads, and then is
-        RESOURCE_EXHAUSTED. None means PATHWAYS_MEMORY_LIMIT, or the device's own limit.
-      memory_wait: the seconds that such a call waits at most; None means 60. On a cluster its controller says.
-      wait: seconds to wait until the cluster's controller answers and has the devices (at least one); init() then
-        returns. None means PATHWAYS_WAIT. If that is not set either, the first use of JAX waits 30 seconds for the
-        devices, but fails at once if no controller answers. A terminal shows what is being waited for. It has no
-        effect on the devices of this machine.
-      elastic: True gives the script all the devices that it asks for even while the cluster has fewer (at least one).
-        Using a device that has no worker yet fails with NOT_FOUND. A worker that joins later and is like the cluster's
-        first one serves such devices, and `events()` tells when. It needs `devices`, and a cluster that workers can
+        those that the fewest other users requested; None means all devices of the cluster.
+      memory_limit: the memory limit of each device of this machine, for arrays, the code of programs and temporary
+        memory, in bytes or as a text such as "4GiB". A call whose results do not fit waits while computations in flight
+        may free enough, and a few seconds for other threads; then it fails with RESOURCE_EXHAUSTED. None means
+        PATHWAYS_MEMORY_LIMIT, or the device's own limit.
+      memory_wait: the maximum number of seconds that such a call waits; None means 60. On a cluster, the controller's
+        --memory-wait applies.
+      wait: seconds that init() waits until the cluster's controller answers and has the devices (at least one). None
+        means PATHWAYS_WAIT. If that is not set either, the first use of JAX waits 30 seconds for the devices, but fails
+        at once if no controller answers. A terminal shows the state of the wait. It has no effect on the devices of
+        this machine.
+      elastic: True gives the script all requested devices even while the cluster has fewer (at least one). Using a
+        device that has no worker yet fails with NOT_FOUND. A worker that joins later and matches the cluster's first
+        one takes over such devices; `events()` then has a "rebound". It needs `devices`, and a cluster that workers can
         join.
-      platform: which of a cluster's devices, by the name of their platform as `pathways status` shows it: "cpu",
-        "cuda", "tpu". With several, such as "cuda,cpu", the script has devices of all of these: `jax.devices()` are
-        those of the first, `pathways.devices("cpu")` the others, and `devices` is how many it gets of each. None means
-        PATHWAYS_PLATFORM or, if that is not set, the platform of the cluster's accelerators (of several, that of the
-        worker whose name comes first), and "cpu" where it has none.
+      platform: the platform of the devices, as `pathways status` shows it: "cpu", "cuda", "tpu". With several, such as
+        "cuda,cpu", the script has devices of each: `jax.devices()` are those of the first, `pathways.devices("cpu")`
+        the others, and `devices` is the number per platform. None means PATHWAYS_PLATFORM or, if that is not set, the
+        platform of the cluster's accelerators (of several, that of the worker whose name sorts first), or "cpu" if it
+        has none.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
@@ -129,8 +129,7 @@ def init(
 def shutdown(*, timeout: float = 30.0) -> None:
     """Stops accepting work, waits for the work in flight, frees everything, and makes JAX forget its devices.
 
-    All arrays are lost. `init()` then starts again, with other settings if you like. At exit this happens
-    automatically. It does nothing if nothing runs.
+    All arrays are lost. You may call `init()` again, with other settings if you like. It happens automatically at exit.
 
     Args:
       timeout: seconds to wait for work in flight; work that has not ended by then is cut off.
@@ -142,7 +141,7 @@ def shutdown(*, timeout: float = 30.0) -> None:
 
 
 def devices(platform: str | None = None) -> list[jax.Device]:
-    """Returns the devices that JAX has from Pathways, and makes them if this is the first use.
+    """Returns JAX's Pathways devices, and makes them if this is the first use.
 
     Args:
       platform: one of those that `init(platform="cuda,cpu")` names; None means the first.
@@ -161,7 +160,7 @@ def program(
     donate_argnums: int | Iterable[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
 ) -> Any:
-    """Turns a function that calls jitted functions, and moves data between their devices, into one program.
+    """Turns a function that calls jitted functions and moves data between devices into one program.
 
         @pathways.program
         def step(x):
@@ -173,11 +172,11 @@ def program(
     shards. That call and later ones play the graph, without running the function's Python, and return the same bits as
     the function itself.
 
-    During the capture, arrays inside the function have no contents. A line that reads, prints or branches on one raises
-    an error that names the line. Everything else that Python does (printing, counting, reading a clock) happens only
-    during the capture. Arrays from outside that the function uses become constants of the program. Programs that a
-    program calls become part of it; under `jax.jit` and similar transformations the function is called directly. Any
-    number of threads may call the program at once.
+    During the capture, arrays inside the function have no contents. Reading, printing or branching on one raises an
+    error that names the line. All other Python code (printing, counting, reading a clock) runs only during the capture.
+    Arrays from outside become constants of the program. Programs that a program calls become part of it; under
+    `jax.jit` and similar transformations the function is called directly. Any number of threads may call the program at
+    once.
 
     Args:
       function: a function that accepts and returns pytrees of arrays. Numbers and NumPy arrays among the arguments
@@ -187,9 +186,9 @@ def program(
         arguments are not, even if the function passes them to a jitted function that donates.
 
     Returns:
-      the program or, without a function, a decorator that makes one. `f.lower(*args)` shows what is captured for such
-      arguments: `.as_text()`, `.graph`, `.save("f.svg")`, and a picture in a notebook. `f.cost()` returns how many
-      seconds the first calls took.
+      the program or, without a function, a decorator that makes one. `f.lower(*args)` returns the captured graph for
+      such arguments: `.as_text()`, `.graph`, `.save("f.svg")`; a notebook draws it. `f.cost()` returns the seconds that
+      the first calls took.
 
     Raises:
       PathwaysError: from a call: FAILED_PRECONDITION if the function reads an array during the capture, UNIMPLEMENTED
@@ -209,11 +208,11 @@ def program(
 
 
 def reshard(arrays: Any, shardings: Any) -> Any:
-    """Moves arrays to other shardings, on the same devices or any others, without a detour through this process.
+    """Moves arrays to other shardings, on the same devices or any others, without passing through this process.
 
-    Each destination shard is assembled from the regions of source shards that it needs, which move from device to
-    device and, on a cluster, from worker to worker. The call does not wait for the data: the result can be used at
-    once, and if the computation of an array fails, so does its copy. The arguments stay as they are.
+    Each destination shard is assembled from regions of source shards, which move from device to device and, on a
+    cluster, from worker to worker. The call does not block: the result can be used at once, and if the computation of
+    an array fails, so does its copy. The arguments are unchanged.
 
     `jax.device_put` uses this wherever stock JAX would read an array on the host.
 
@@ -235,24 +234,23 @@ def reshard(arrays: Any, shardings: Any) -> Any:
 
 
 def sync(params: Any, to: Any, *, dtype: Any = None) -> Weights:
-    """Sends weights to other devices, and keeps the newest version of them there: from a trainer to its samplers.
+    """Keeps the newest version of a trainer's weights on other devices, such as those of its samplers.
 
     ``weights = pathways.sync(params, to=shardings)`` sends version 0. ``weights.push(params)`` sends the next one, and
-    ``number, params = weights.latest()`` returns the newest that has arrived, without waiting. A version is shown when
-    all of its arrays are there. The plan of who sends what to whom is made once, the bytes go from worker to worker,
-    and neither call waits for them.
+    ``number, params = weights.latest()`` returns the newest version whose arrays have all arrived. The transfers are
+    planned once, the bytes go from worker to worker, and neither call waits for them.
 
     Args:
       params: a pytree of arrays on devices of Pathways.
       to: a `jax.sharding.Sharding` or a device; or a pytree of them that is a prefix of the weights' tree.
-      dtype: what floating-point arrays become, such as `jnp.bfloat16`. They travel in the narrower of the two types.
+      dtype: the dtype of floating-point arrays there, such as `jnp.bfloat16`. They travel in the narrower of the two.
 
     Returns:
       `Weights`, with the methods `push`, `latest` and `wait`.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for leaves that are not arrays of Pathways, and for `to` that is no sharding, or
-        no prefix of the tree.
+      PathwaysError: INVALID_ARGUMENT if a leaf is not an array of Pathways, or `to` is neither a sharding nor a prefix
+        of the tree.
     """
     from pathways import _sync
 
@@ -336,15 +334,15 @@ def pipeline(
         pipe.params = [step(p, g) for p, g in zip(pipe.params, gradients)]
 
     Parameters and their gradients stay on their stage's devices; arrays between stages move from device to device.
-    Calls return futures and do not wait for values. A backward uses what its forward kept; a stage in `jax.checkpoint`
-    keeps only its parameters and input, and computes the rest again.
+    Calls return futures and do not wait for values. A backward uses the residuals of its forward; a stage in
+    `jax.checkpoint` keeps only its parameters and input, and recomputes the rest.
 
     Args:
       stages: tuples (function, params, place), first to last. function(params, x) returns the input of the next stage:
-        an array or a pytree of them, rows first. params: a pytree of floating-point arrays, copied to the place unless
-        they are there already. place: a device; a slice or a list of devices, which share a microbatch's rows; a Mesh,
-        along whose first axis rows are split; or a NamedSharding for x.
-      microbatches: the number of microbatches that a batch's rows are cut into.
+        an array or a pytree of them, with rows along the first dimension. params: a pytree of floating-point arrays,
+        copied to the place unless they are there already. place: a device; a slice or a list of devices, over which a
+        microbatch's rows are split; a Mesh, along whose first axis rows are split; or a NamedSharding for x.
+      microbatches: the number of microbatches per batch.
       schedule: "gpipe", all forwards and then all backwards; "1f1b", which takes the same time and keeps less: stage s
         of S keeps the arrays of at most S - s microbatches; "interleaved", the same with several stages on each place;
         "zb-h1", "zb-h2" and "zbv", in which backwards are split, so that little or no time is idle. "auto" times the
@@ -352,20 +350,21 @@ def pipeline(
         docs/guides/pipelines.md.
       loss: a function (y, targets) of the last stage's output that returns one number, the mean over rows; needed for
         `value_and_grad`.
-      tied: parameters that are another stage's, such as {(3, "unembed"): (0, "embed")}: stage 3 finds it
-        in its params, a dict; outside, only stage 0's have it. Its gradients add up there, in stage order.
-      memory: with "auto", the bytes that each device may hold, such as 4 * 2**30 or "4GiB": parameters, gradients, what
-        is kept for backwards, and what a computation takes while it runs. None means what devices say is their limit.
-      state: a function that makes an optimizer's state from a stage's parameters, such as optax.adam(1e-3).init, if
-        plans are to count that, too. It is traced for its shapes, and does not run.
+      tied: parameters that belong to another stage, such as {(3, "unembed"): (0, "embed")}: stage 3's function finds
+        `unembed` in its params, a dict, but only stage 0's params store it. Its gradients are summed there, in the
+        order of stages.
+      memory: with "auto", the memory limit of each device, such as 4 * 2**30 or "4GiB", for parameters, gradients,
+        residuals and temporary memory. None means the devices' own limit.
+      state: a function that makes an optimizer's state from a stage's parameters, such as optax.adam(1e-3).init, so
+        that plans count its memory. It is traced for its shapes, and does not run.
 
     Returns:
-      a `Pipeline`: .forward(batch), .value_and_grad(batch, targets), .params, .schedule, whose .draw(path) writes a
-      picture of time and devices, and .plan, which compares schedules.
+      a `Pipeline` with .forward(batch), .value_and_grad(batch, targets), .params, .schedule (drawn by .draw(path)), and
+      .plan, which compares schedules.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, an invalid place, parameters that
-        have no gradients, or tied ones or a memory that are not as said.
+      PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, an invalid place, parameters without
+        gradients, or an invalid `tied` or `memory`.
     """
     from pathways._pipeline import Pipeline
 
@@ -373,8 +372,8 @@ def pipeline(
 
 
 def events() -> Events:
-    """Returns an iterator over what happens to the session on a cluster from now on: workers that are lost, those that
-    take their places, and breaks of the connection to the controller. Take it before the work that may be hit.
+    """Returns an iterator over the session's events from now on: lost and replaced workers, and breaks of the
+    connection to the controller. Call it before the work that may be affected.
 
         events = pathways.events()
         try:
@@ -385,8 +384,7 @@ def events() -> Events:
             x = jax.device_put(saved, sharding)
 
     Each event has kind ("lost", "came", "rebound", "disconnected", "resumed", "restarted", "ended"), worker, devices,
-    reason, time.
-    Iterating blocks until something happens, and ends behind "ended", which comes when the session is lost or
+    reason, time. Iterating blocks until the next event, and ends after "ended", which comes when the session is lost or
     `shutdown()` is called. A terminal shows a line for each event.
     """
     from pathways._events import Events
@@ -395,11 +393,11 @@ def events() -> Events:
 
 
 def on_event(call: Callable[[Event], None]) -> Callable[[], None]:
-    """Calls a function with each event from now on, see `events()`, on a thread of its own. What it raises is a
-    warning. It ends behind "ended"; call it again after the next `init()`.
+    """Calls a function with each event from now on (see `events()`), on a separate thread. An exception becomes a
+    warning. It stops after "ended"; call it again after the next `init()`.
 
     Returns:
-      a function that ends this.
+      a function that stops the calls.
     """
     from pathways import _events
 
@@ -408,7 +406,7 @@ def on_event(call: Callable[[Event], None]) -> Callable[[], None]:
 
 def stats() -> dict[str, Any]:
     """Returns counters of the running system. ``stats()["live"]`` maps each kind of object to the number of live ones;
-    ``stats()["copied"]`` is the number of bytes of arrays that this process has copied to and from clusters.
+    ``stats()["copied"]`` counts the bytes of arrays that this process has copied to and from clusters.
 
     Raises:
       PathwaysError: if the library cannot be loaded.
@@ -417,10 +415,10 @@ def stats() -> dict[str, Any]:
 
 
 def status(address: str | None = None) -> Status:
-    """Returns a cluster's workers, devices, sessions and programs, as `pathways status` shows them; or the same of this
-    process's devices. Among it is the device time: how long devices have computed, and how long programs take.
+    """Returns the workers, devices, sessions and programs of a cluster, as `pathways status` shows them, or of this
+    process, with the device time of sessions and programs.
 
-    A notebook shows the result as a picture; ``status().report`` is the same as plain data.
+    A notebook draws the result; ``status().report`` is the same as plain data.
 
     Args:
       address: the address of the controller; None means this process's cluster, or its own devices.
@@ -436,9 +434,9 @@ def status(address: str | None = None) -> Status:
 
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
-    """Records what the devices of this process or its cluster run inside the ``with`` block, into a file that
-    https://ui.perfetto.dev opens. On a cluster it has calls, the controller's queue, moves of bytes and collectives,
-    too. `jax.profiler.trace` records the computations for xprof.
+    """Records the computations of this process's or its cluster's devices in the ``with`` block, into a file for
+    https://ui.perfetto.dev. On a cluster it also records calls, the controller's queue, transfers and collectives.
+    `jax.profiler.trace` records the computations for xprof.
 
         with pathways.trace("step.json") as timeline:
             jax.block_until_ready(step(x))
@@ -465,7 +463,8 @@ def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
 
 
 def doctor(file: TextIO | None = None) -> Report:
-    """Prints a screen that shows what is installed, what was chosen and why, and what is missing. It makes the devices.
+    """Checks the installation: prints what is installed, what was chosen and why, and what is missing. It makes the
+    devices.
 
     Args:
       file: where to print; None means standard output.

@@ -1,4 +1,4 @@
-"""What happens to a session's workers and its connection, for a script: see pathways.events()."""
+"""Events of a session's workers and its connection, for a script: see pathways.events()."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SLICE_MS = 100
 
 @dataclass(frozen=True)
 class Event:
-    """Something that has happened to the session on a cluster.
+    """An event of the session on a cluster.
 
     kind is one of:
 
-    - "lost": a worker, and what the session had on its devices.
-    - "came": a worker that takes the place of one that was lost.
-    - "rebound": the devices are that worker's from now on, and can be used again.
-    - "disconnected": there is no connection to the controller; the session is kept for the cluster's lease.
-    - "resumed": there is a connection again, and nothing was lost.
-    - "restarted": the controller had ended and was started again; it has the session back, and nothing was lost.
-    - "ended": the session is lost; only shutdown() and init() help. Or shutdown() was called, and reason is "".
+    - "lost": a worker, with the session's arrays on its devices.
+    - "came": a worker that takes the place of a lost one.
+    - "rebound": the devices belong to that worker from now on, and can be used again.
+    - "disconnected": the connection to the controller broke; the session is kept for the cluster's lease.
+    - "resumed": the connection was restored, and nothing was lost.
+    - "restarted": the controller died and was started again; it has restored the session, and nothing was lost.
+    - "ended": the session is lost; call shutdown() and init(). Or shutdown() was called, and reason is "".
 
-    worker is the worker's name, "" where it is about the controller. devices are the JAX devices that it is about.
-    reason is the error behind it, "" if there is none. time is when this process heard of it.
+    worker is the worker's name, "" for events of the controller. devices are the JAX devices concerned. reason is the
+    error that caused the event, "" if there is none. time is when this process received it.
     """
 
     kind: str
@@ -57,9 +57,8 @@ def _event(moment: dict[str, Any]) -> Event:
 
 
 class Events:
-    """An iterator over what happens from its making on. Each iterator gets every event.
-
-    It blocks until something happens, and ends behind the event "ended". Several threads may share one.
+    """An iterator over the events from its creation on. Each iterator gets every event. It blocks until the next event,
+    and ends after "ended". Several threads may share one.
     """
 
     def __init__(self, after: int | None = None) -> None:
@@ -92,7 +91,7 @@ class Events:
             return event
 
     def wait(self, kind: str, timeout: float | None = None) -> Event:
-        """Blocks until an event of a kind, and returns it. Others that come before it are dropped.
+        """Blocks until an event of a kind, and returns it. Earlier events are dropped.
 
         Raises:
           PathwaysError: INVALID_ARGUMENT for an unknown kind, DEADLINE_EXCEEDED if there is none within the timeout
@@ -112,10 +111,7 @@ class Events:
 
 
 def on_event(call: Callable[[Event], None]) -> Callable[[], None]:
-    """Calls a function with each event from now on, on a thread of its own; returns a function that ends that.
-
-    So does the event "ended".
-    """
+    """Calls a function with each event until "ended", on a separate thread; returns a function that stops that."""
     events, stop = Events(), threading.Event()
 
     def run() -> None:

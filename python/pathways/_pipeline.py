@@ -1,4 +1,4 @@
-"""Pipelines: a model in stages, each on its own devices, with batches cut into microbatches that follow each other.
+"""Pipelines: a model in stages, each on its own devices, with batches split into microbatches that follow each other.
 
 They use only public functions: `jax.jit`, `jax.vjp`, `jax.device_put` and `pathways.reshard`. A forward is one
 computation, which also returns what its backward needs; the backward is another one. Nothing here waits for values: a
@@ -49,11 +49,13 @@ class Stage(NamedTuple):
     """A part of a model: y = function(params, x), and where it runs.
 
     Attributes:
-      function: a function that JAX can trace and differentiate; x and y are arrays or pytrees of them, rows first.
+      function: a function that JAX can trace and differentiate; x and y are arrays or pytrees of them, with rows along
+        the first dimension.
       params: a pytree of floating-point arrays. Arrays that are already on the stage's devices keep their sharding;
         others are copied to each device.
-      place: a device; a list of devices or a `Slice`, which share a microbatch's rows; a Mesh, along whose first axis
-        rows are split; or the `NamedSharding` of x; an array with fewer dimensions uses the first ones of that.
+      place: a device; a list of devices or a `Slice`, over which a microbatch's rows are split; a Mesh, along whose
+        first axis rows are split; or the `NamedSharding` of x, of which an array with fewer dimensions uses the first
+        ones.
     """
 
     function: Callable[[Any, Any], Any]
@@ -67,9 +69,9 @@ class Pipeline:
     Attributes:
       params: a list with each stage's own parameters, on its devices. Assign to it, or to an element, to change them.
       schedule: the order of a step, a `Schedule`; ``schedule.draw(path)`` draws it. The first step finds out which
-        backwards cannot be split (``schedule.whole``). With "auto" it is 1f1b until there is a plan.
-      plan: how long a step takes in each schedule, a `Plan`, from the last `measure`, or the first step with "auto".
-        Printed, it is a table. None before.
+        backwards cannot be split (``schedule.whole``). With "auto" it is 1f1b until a plan is made.
+      plan: the time of a step in each schedule, a `Plan`, from the last `measure`, or the first step with "auto"; None
+        before. It prints as a table.
       shardings: a list with the sharding of each stage's input.
       microbatches: the number of microbatches per batch.
     """
@@ -95,7 +97,7 @@ class Pipeline:
         if memory is not None and schedule != AUTO:
             raise PathwaysError(
                 "INVALID_ARGUMENT",
-                f"memory is {memory!r} and the schedule {schedule}; expected it with {AUTO}, which chooses",
+                f"memory={memory!r} has no effect on the schedule {schedule}; expected it with {AUTO}",
             )
         stages = [Stage(*stage) for stage in stages]
         self.shardings = [sharding_of(stage.place, i) for i, stage in enumerate(stages)]
@@ -146,8 +148,8 @@ class Pipeline:
     def value_and_grad(self, batch: Any, targets: Any, params: Sequence[Any] | None = None) -> tuple[Any, list[Any]]:
         """Returns the mean of the microbatches' losses, and its gradients with respect to the parameters.
 
-        The bits depend on the stages, their places and the number of microbatches; on the schedule only by whether
-        backwards are split. Gradients add up from the first microbatch to the last.
+        The bits depend on the stages, their places, the number of microbatches, and whether the schedule splits
+        backwards. Gradients are summed from the first microbatch to the last.
 
         Args:
           batch: as in `forward`.
@@ -181,11 +183,9 @@ class Pipeline:
         return _sum_losses(step.losses), self._tied.gathered(step.sums)
 
     def measure(self, batch: Any, targets: Any, params: Sequence[Any] | None = None) -> Plan:
-        """Times the computations and moves of each stage, and says how long a step takes in each schedule.
-
-        It runs a microbatch through the stages some ten times, and waits for it; what it compiles is kept for the
-        steps. With the schedule "auto", steps from now on are in the schedule that is best, and the first step calls
-        this by itself.
+        """Times the computations and moves of each stage, and predicts the time of a step in each schedule. It runs a
+        microbatch through the stages some ten times, and waits for it; compiled computations are kept for the steps.
+        With the schedule "auto", later steps use the best schedule, and the first step calls this by itself.
 
         Args:
           batch, targets, params: as in `value_and_grad`.
@@ -202,7 +202,7 @@ class Pipeline:
         if _capture.capturing():
             raise PathwaysError(
                 "FAILED_PRECONDITION",
-                "stages are to be timed, and a program is being captured, which runs nothing; call"
+                "stages cannot be timed while a program is captured, since nothing runs; call"
                 " pipeline.measure(batch, targets) before",
             )
         x = _cut(batch, self.microbatches, self.shardings[0])[0]
@@ -222,8 +222,8 @@ class Pipeline:
         """Returns the last step in a trace, with the begin and end of each op.
 
         Args:
-          timeline: what `pathways.trace` yielded. None means the one in whose block `value_and_grad` was last called;
-            steps that a program plays are found only in a given one.
+          timeline: the one that `pathways.trace` yielded; None means that of the last `value_and_grad`. To find steps
+            that a program played, pass it.
 
         Returns:
           the `Recorded`: .ops, .others, .seconds and .bubble; None if that trace has no step of this pipeline, or is
@@ -235,8 +235,8 @@ class Pipeline:
         return recorded(self.schedule, [devices_of(sharding) for sharding in self.shardings], timeline.spans)
 
     def draw(self, path: str | os.PathLike[str] | None = None, timeline: Timeline | None = None) -> str:
-        """Draws the last recorded step beside its plan: for each place a row of both, on one axis of time. Without a
-        recorded step it is the schedule alone. A notebook shows a pipeline so.
+        """Draws the last recorded step next to its plan, with two rows for each place on one time axis; without a
+        recorded step, only the schedule. A notebook draws a pipeline in this way.
 
             with pathways.trace("step.json"):
                 jax.block_until_ready(pipe.value_and_grad(x, targets))
@@ -393,8 +393,8 @@ def _pieces(batch: Any, microbatches: int) -> list[Any]:
         if not leaf.ndim or len(leaf) % microbatches:
             raise PathwaysError(
                 "INVALID_ARGUMENT",
-                f"an array of shape {leaf.shape} cannot be cut into {microbatches} microbatches; expected rows, as its "
-                f"first dimension, in a multiple of {microbatches}",
+                f"an array of shape {leaf.shape} cannot be split into {microbatches} microbatches; expected a "
+                f"first dimension that is a multiple of {microbatches}",
             )
         pieces.append(
             split_microbatches(leaf, microbatches) if isinstance(leaf, jax.Array) else np.split(leaf, microbatches)

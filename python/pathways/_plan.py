@@ -165,8 +165,8 @@ class Candidate(NamedTuple):
 
 
 class Plan:
-    """The schedules that were compared for a pipeline, and the one that is best: the shortest step within the memory.
-    Of those that are equally long, to a hundredth, it is the one whose devices hold least.
+    """The schedules that were compared for a pipeline, and the best one: the shortest step within the memory or, among
+    steps that differ by less than a hundredth, the least memory.
 
     Attributes:
       chosen: the name of that schedule.
@@ -195,8 +195,8 @@ class Plan:
             least = min((c for c in self.candidates if c.memory is not None), key=lambda c: c.memory)
             raise PathwaysError(
                 "RESOURCE_EXHAUSTED",
-                f"no schedule fits into the memory; of {least.name}, which holds least, {least.refused}. Expected more"
-                " memory, smaller microbatches, or stages in jax.checkpoint, which keep less",
+                f"no schedule fits into memory; even with {least.name}, which needs least, {least.refused}. Expected"
+                " more memory, smaller microbatches, or stages in jax.checkpoint, which keep less",
             )
         shortest = min(c.seconds for c in fit)
         near = [c for c in fit if c.seconds <= shortest * (1 + TIE)]

@@ -70,7 +70,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a program's first calls, in seconds of this process.
+    """The time of a program's first calls in this process, in seconds.
 
     `compile` is the part of `capture` that this process spent compiling.
     """
@@ -133,7 +133,9 @@ class Program:
         self._function = function
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
         if any(kind(function) for kind in LATER):
-            raise TypeError(f"{self._name} does its work after it has returned: a program is captured while one runs")
+            raise TypeError(
+                f"{self._name} is a generator or asynchronous; expected a function whose work ends when it returns"
+            )
         nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums or ())
         names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames or ())
         donate = {donate_argnums} if isinstance(donate_argnums, int) else set(donate_argnums or ())
@@ -149,13 +151,13 @@ class Program:
                 not isinstance(i, int) or i < -len(by_place) or i >= len(by_place) and not variadic for i in numbers
             ):
                 raise ValueError(
-                    f"{what}={sorted(numbers)} does not fit {self._name}, which takes {len(by_place)} by place"
+                    f"{what}={sorted(numbers)} does not fit {self._name}, with {len(by_place)} positional arguments"
                 )
         nums, donate = ({i % len(by_place) if i < 0 else i for i in numbers} for numbers in (nums, donate))
         if parameters and not any(p.kind == p.VAR_KEYWORD for p in parameters):
             for what, given in (("static_argnames", names), ("donate_argnames", gone)):
                 if unknown := given - {p.name for p in parameters}:
-                    raise ValueError(f"{what}={sorted(unknown)} are no arguments of {self._name}")
+                    raise ValueError(f"{what}={sorted(unknown)} are not arguments of {self._name}")
 
         def either(numbers, named):
             """Returns arguments by position and by name, each of which was passed in one way or the other."""
@@ -244,9 +246,9 @@ class Program:
         self._last = None
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """Captures the program for such arguments, unless it has been, and returns the graph. It runs nothing.
+        """Captures the program for such arguments, unless it was captured before, and returns the graph. Nothing runs.
 
-        Arguments may be descriptions, jax.ShapeDtypeStruct, with a sharding or for the default device.
+        Arguments may be descriptions: jax.ShapeDtypeStruct with a sharding, or without one for the default device.
 
         Raises:
           PathwaysError: as for a call; also FAILED_PRECONDITION inside a function that JAX traces or a program

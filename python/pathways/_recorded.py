@@ -1,4 +1,4 @@
-"""When the ops of a pipeline's step ran, as a trace says.
+"""The times of the ops of a pipeline's step, from a trace.
 
 A trace knows when a computation ended, and when it was submitted and the one before it had ended. It began once what it
 reads had been made, too, and the schedule knows what that is.
@@ -27,7 +27,7 @@ class Other(NamedTuple):
 
 
 class Recorded:
-    """A step of a pipeline as it ran. Times are in seconds, and begin with its first op.
+    """A recorded step of a pipeline. Times are in seconds from the begin of its first op.
 
     Attributes:
       ops: each op of the schedule with its begin and end, `(op, begin, end)`, in the schedule's order.

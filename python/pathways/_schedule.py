@@ -20,8 +20,8 @@ Kind = Literal["forward", "backward", "input", "weight"]
 class Op(NamedTuple):
     """One microbatch on one stage in one slot of time.
 
-    kind: "forward"; "backward", the whole of it; or its two halves: "input", the gradients that the stage before waits
-    for, and "weight", those of the stage's parameters, for which nothing waits.
+    kind: "forward"; "backward"; or the halves of a backward: "input", the gradients that the previous stage waits for,
+      and "weight", those of the stage's parameters, for which nothing waits.
     """
 
     slot: int

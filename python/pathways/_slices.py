@@ -141,10 +141,8 @@ class Slice:
         return True
 
     def wait(self) -> Slice:
-        """Waits until the devices are granted, and returns the slice.
-
-        On a terminal, a line says the request's place in the queue, and who has the devices. Ctrl-C cancels the
-        request.
+        """Waits until the devices are granted, and returns the slice. A terminal shows the request's place in the
+        queue, and who has the devices. Ctrl-C cancels the request.
 
         Raises:
           PathwaysError: RESOURCE_EXHAUSTED if others still have the devices when the request's wait ends;
@@ -166,7 +164,7 @@ class Slice:
 
     @property
     def position(self) -> int:
-        """The request's place in the queue of those that wait: 1 is next. 0 if the devices are granted.
+        """The request's place in the queue: 1 is next; 0 if the devices are granted.
 
         Raises:
           PathwaysError: those of `wait`, if the request has ended without devices.
@@ -190,7 +188,7 @@ class Slice:
         return self.devices
 
     def remap(self) -> dict[jax.Device, jax.Device]:
-        """Asks for devices again, with the constraints that the slice was made with.
+        """Requests devices again, with the same constraints.
 
         Devices of lost workers are replaced, and others if there are devices with fewer slices. Devices that stay keep
         their position in `devices`, unless the slice was made with a topology. Arrays do not move; those on a lost
@@ -279,14 +277,13 @@ class VirtualDeviceSet:
         priority: int = 0,
         block: bool = True,
     ) -> Slice:
-        """Asks the resource manager for a slice, and waits for the answer.
+        """Requests a slice from the resource manager, and waits for the answer.
 
         You get the devices that the fewest slices of all users have, from one worker if possible, else from one island.
         Slices share devices if there are not enough, unless they are exclusive.
 
-        A request that has to wait has a place in a queue of all users' requests: each user's first before anyone's
-        second; of these, those of users who have the fewest exclusive devices; then those that came first. `pathways
-        queue` shows it.
+        A request that has to wait joins a queue of all users' requests: each user's first before anyone's second; of
+        these, the users with the fewest exclusive devices first; then in order of arrival. `pathways queue` shows it.
 
         Args:
           devices: the number of devices.
@@ -296,16 +293,16 @@ class VirtualDeviceSet:
           kind: their `device.device_kind`; None means any.
           tpu_devices: the paper's name for `devices`.
           exclusive: no other slice has the devices, and no other session can use them, until the slice is released. On
-            a cluster the request is met when no other session has arrays or computations on them either.
-          wait: how many seconds the request may wait for devices that others have; `math.inf` has no end.
+            a cluster the request also waits until no other session has arrays or computations on them.
+          wait: the seconds that the request may wait for devices of others; `math.inf` waits forever.
           priority: among your own requests that wait, -100 to 100; every minute of waiting counts as one more.
           block: if false, returns at once. The slice's `position` is its place in the queue, and `devices` and
             `wait()` wait for the devices.
 
         Raises:
           PathwaysError: INVALID_ARGUMENT for an unknown island or kind, or an invalid request; RESOURCE_EXHAUSTED if
-            there are too few such devices, or others have them for longer than `wait`. The message says what there is,
-            and who has them.
+            there are too few such devices, or others have them for longer than `wait`. The message says which are
+            available, and who has the others.
         """
         if devices is not None and tpu_devices is not None:
             raise invalid_argument("devices and tpu_devices are two names for the same number; pass only one")

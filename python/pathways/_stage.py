@@ -179,7 +179,7 @@ def sharding_of(place: Any, stage: int) -> Sharding:
         return place
     raise PathwaysError(
         "INVALID_ARGUMENT",
-        f"stage {stage} is to run on {place!r}; expected a device, a list of devices, a Slice, a "
+        f"the place of stage {stage} is {place!r}; expected a device, a list of devices, a Slice, a "
         "Mesh or a NamedSharding",
     )
 

@@ -1,6 +1,5 @@
-"""What devices do and have, as data, as text and as a picture.
-
-Of a cluster its controller reports, of this process the library itself.
+"""The state of devices, sessions and programs, as data, as text and as a picture: of a cluster, from its controller; of
+this process, from the library itself.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from pathways._text import count, duration, size
 
 
 class Status:
-    """A report on a cluster, or on the devices of this process, at one time. A notebook shows it as a picture.
+    """A report on a cluster, or on the devices of this process, at one time. A notebook draws it.
 
     Attributes:
       report: the facts as plain data: the JSON of `pathways status --json`, which docs/guides/status.schema.json
-        describes. Of this process's devices each session is an island, this process its worker, and the cluster has no
-        name.
+        describes. In the report on this process's devices, each session is an island, this process is its worker, and
+        the cluster has no name.
     """
 
     def __init__(self, report: dict[str, Any]):

@@ -95,20 +95,20 @@ class Weights:
         self.push(params)
 
     def push(self, params: Any) -> int:
-        """Sends a new version of the weights, and returns its number: 1, 2 … after the 0 that `sync` has sent.
+        """Sends a new version of the weights, and returns its number: 1, 2 … (`sync` sent version 0).
 
-        It does not wait for the bytes. You may donate or delete the arrays as soon as it has returned. While the
-        version before is still on its way, it first waits for that one to arrive: readers' devices hold two at most.
+        It does not wait for the bytes. You may donate or delete the arrays as soon as it has returned. If the previous
+        version is still on its way, it first waits for that one: readers' devices hold two versions at most.
 
         Args:
-          params: arrays in a tree of the same structure, with the same shapes and dtypes. Where their shardings are not
-            the same as before, a new plan is made.
+          params: arrays in a tree of the same structure, with the same shapes and dtypes. If their shardings have
+            changed, a new plan is made.
 
         Raises:
           PathwaysError: INVALID_ARGUMENT if the tree is not like the first one.
           PathwaysError: FAILED_PRECONDITION inside a function that JAX traces or a program captures.
-          jax.errors.JaxRuntimeError: if a version before did not arrive, and no push or wait has raised that yet, with
-            the reason. This version is not sent; push it again when the reason is mended.
+          jax.errors.JaxRuntimeError: if an earlier version did not arrive, and no push or wait has raised that yet,
+            with the reason. This version is not sent; push it again when the cause is fixed.
         """
         leaves = self._check(params)
         with self._pushing:
@@ -130,8 +130,8 @@ class Weights:
     def latest(self) -> tuple[int, Any]:
         """Returns the newest version that has arrived: its number, and its arrays.
 
-        It waits for none but the very first. A version that did not arrive is not shown; `push` and `wait` tell why.
-        All callers get the same arrays, so do not donate or delete them.
+        It waits only for the very first. A version that failed is not returned; `push` and `wait` raise the reason. All
+        callers get the same arrays, so do not donate or delete them.
         """
         with self._lock:
             newest, coming = self._newest, self._coming
@@ -146,8 +146,8 @@ class Weights:
         """Waits until a version, or a newer one, has arrived, and returns the newest that has.
 
         Args:
-          version: its number. None is the newest that was pushed.
-          timeout: seconds. None waits for as long as its bytes may still come.
+          version: its number; None means the newest that was pushed.
+          timeout: seconds; None waits for as long as its bytes may still come.
 
         Raises:
           PathwaysError: INVALID_ARGUMENT for a version that was not pushed yet, DEADLINE_EXCEEDED after the timeout.

@@ -46,8 +46,8 @@ class Tied:
             if stage == owner or name in params[stage]:
                 raise PathwaysError(
                     "INVALID_ARGUMENT",
-                    f"the parameter {name!r} of stage {stage} is tied and is its own; expected it in its owner's params"
-                    f" only, stage {owner}'s",
+                    f"the parameter {name!r} of stage {stage} is tied, and also in that stage's params; expected it"
+                    f" only in those of its owner, stage {owner}",
                 )
             if owned not in params[owner]:
                 raise PathwaysError(

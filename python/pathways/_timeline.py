@@ -27,7 +27,7 @@ recording: Timeline | None = None  # the trace that is being recorded now
 
 
 class Timeline:
-    """The trace that `pathways.trace` writes, readable once its block has ended. A notebook shows it as a picture.
+    """The trace that `pathways.trace` writes, readable once its block has ended. A notebook draws it.
 
     Attributes:
       path: the file, which https://ui.perfetto.dev opens.

@@ -136,7 +136,7 @@ def test_the_shortest_step_that_fits_is_chosen():
     assert "device 0 holds 700 B, more than its 699 B" in repr(plan(costs, 8, limits={0: 699}))
     assert plan(costs, 8, limits={3: 399}).chosen == "1f1b"  # of which the last stage keeps one
     with pytest.raises(
-        PathwaysError, match="of 1f1b, which holds least, device 0 holds 400 B, more than its 100 B"
+        PathwaysError, match="even with 1f1b, which needs least, device 0 holds 400 B, more than its 100 B"
     ) as e:
         plan(costs, 8, limits={0: 100})
     assert e.value.code == "RESOURCE_EXHAUSTED"

@@ -146,10 +146,10 @@ def _placed(sharding: Sharding, shape: tuple[int, ...]) -> str:
 
 
 class Compiled:
-    """A compiled function. A call plays it as one program: on a cluster, one message a call.
+    """A compiled function. A call plays it as one program: on a cluster, one message per call.
 
-    Arguments are as in `lower`. Arrays that are committed to devices are in the sharding of `input_shardings`; others
-    are moved there. It returns without waiting for the results.
+    Arguments are as in `lower`. Arrays that are committed to devices must have the sharding of `input_shardings`;
+    others are moved there. The call returns without waiting for the results.
     """
 
     def __init__(
@@ -237,13 +237,13 @@ class Compiled:
 
     @property
     def schedule(self) -> _timetable.Timetable:
-        """When each fragment runs, if all take the same time: the plan."""
+        """The plan: the slot of each fragment, assuming that all take the same time."""
         steps = [(step.fragment and step.fragment.name, step.reads, step.makes) for step in self._steps.steps]
         return _timetable.Timetable(steps, self._steps.arrays, self._topology)
 
     @property
     def graph(self) -> dict[str, Any]:
-        """The program as a dict, as `pathways.program`'s is."""
+        """The program as a dict, as for `pathways.program`."""
         return self._lowered().graph
 
     def _lowered(self) -> _program.Lowered:

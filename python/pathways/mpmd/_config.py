@@ -1,4 +1,4 @@
-"""Which meshes there are, and what of a function runs on which: the config of `pathways.mpmd.jit`."""
+"""The meshes, and the assignment of a function's parts to them: the config of `pathways.mpmd.jit`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Config:
-    """What `make_config` returns, with its arguments as attributes."""
+    """The config that `make_config` returns, with its arguments as attributes."""
 
     topology: Mapping[str, Mesh]
     name_to_mesh_assignment: Mapping[str, str]
@@ -83,11 +83,11 @@ def make_config(
 
     Args:
       topology: meshes by name, on devices of Pathways, no device in two of them. They have the same axes.
-      name_to_mesh_assignment: for each named computation or tensor the name of its mesh.
-      name_to_stage_assignment: for named computations, the number of the pipeline's stage, from 0. Those of one stage
-        are merged into one computation. Where a mesh has several stages, schedules tell them apart by it.
+      name_to_mesh_assignment: the name of the mesh of each named computation or tensor.
+      name_to_stage_assignment: the number of the pipeline's stage, from 0, of named computations. Those of one stage
+        are merged into one computation. If a mesh has several stages, schedules tell them apart by it.
       input_mesh_assignment, output_mesh_assignment: the mesh of each argument or result: pytrees of names and None, or
-        prefixes of them. Where none is named, it follows from what uses or makes the array.
+        prefixes of them. None means the mesh of the computation that uses or makes the array.
       partitioning_options: options of jaxlib's passes, such as mpmd_infer_transfers, by name.
       read_input_output_mesh_from_shardings: the meshes of jit's in_shardings and out_shardings are those assignments.
       pipeline_schedule: a name of SCHEDULES. Case and punctuation do not matter, and OpenXLA's names, such as

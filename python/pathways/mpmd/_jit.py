@@ -31,7 +31,7 @@ TOLD = 2000  # of what the process that partitions has said, the last characters
 
 
 class FunctionNamedShardings(NamedTuple):
-    """Where a function's arguments and results are: trees of NamedSharding."""
+    """The shardings of a function's arguments and results: trees of NamedSharding."""
 
     input_specs: Any
     output_specs: Any
@@ -277,15 +277,15 @@ def jit(
     out_shardings: Any = None,
     donate_argnums: int | Sequence[int] | None = None,
 ) -> Jitted:
-    """Partitions a function over the meshes of a config: `jit(f, config).lower(*args).compile()` is what runs.
+    """Partitions a function over the meshes of a config: `jit(f, config).lower(*args).compile()` returns a callable.
 
     Args:
       func: a function of arrays and pytrees of them, with named computations.
-      mpmd_config: which of them runs where, of `make_config`.
+      mpmd_config: the assignment of computations to meshes, from `make_config`.
       in_shardings, out_shardings: as in `jax.jit`: pytrees of NamedSharding or prefixes of them, on any mesh with the
         config's axes. Only their specs are used, unless the config reads meshes from them.
-      donate_argnums: the arguments whose memory may be reused; a call deletes them, or, of arrays that were never
-        placed, the copies on their mesh.
+      donate_argnums: the arguments whose memory may be reused; a call deletes them or, for uncommitted arrays, their
+        copies on the mesh.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for shardings with other axes.

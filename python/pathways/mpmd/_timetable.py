@@ -1,4 +1,4 @@
-"""When each fragment of a partitioned function runs, if all take the same time and transfers take none."""
+"""The slot of each fragment of a partitioned function, assuming that all take the same time and transfers take none."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Op(NamedTuple):
 
 
 class Timetable:
-    """The plan of a step: a sequence of ops, in the order of submission. A notebook shows it as a picture.
+    """The plan of a step: a sequence of ops, in the order of submission. A notebook draws it.
 
     Attributes:
       meshes: the names of the meshes, a row each.
       slots: the number of slots from beginning to end.
-      bubble: the part of all slots in which a mesh has nothing to do.
+      bubble: the fraction of slots in which a mesh is idle.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The words by which a function says what runs where: jitted functions whose names are marks.
+"""The marks by which a function names its parts: jitted functions with special names.
 
 Each word wraps a function in `jax.jit` under a name that begins with "mpmd.". So JAX itself differentiates, batches and
 checkpoints it, and outside of `pathways.mpmd.jit` it is an ordinary jitted function with the same values. In a lowered
@@ -59,14 +59,14 @@ def named_computation(
 
 
 def call(fn: Callable[..., Any], *, call_counter: int | None = None) -> Callable[..., Any]:
-    """Marks the function of one microbatch, which schedules order by its number.
+    """Marks the function of one microbatch; schedules order microbatches by number.
 
     Args:
-      fn: a function that JAX can trace. It is traced once, whatever the number of microbatches.
+      fn: a function that JAX can trace. It is traced once for all microbatches.
       call_counter: the number of the microbatch, from 0.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for a number that is not a whole one from 0.
+      PathwaysError: INVALID_ARGUMENT for a number that is not an integer of at least 0.
     """
     if call_counter is not None and (not isinstance(call_counter, int) or call_counter < 0):
         raise invalid_argument(f"call_counter is {call_counter!r}; expected a whole number from 0")
@@ -85,7 +85,7 @@ def named_tensor(tensor: Any, name: str) -> Any:
 
 
 def reduce(arr: Any) -> Any:
-    """Allows a sum (or product, max, min, and, or) of arrays on several meshes: they move to where it is used."""
+    """Allows a sum (or product, max, min, and, or) of arrays on several meshes: they move to the mesh that uses it."""
     return _each("reduce", "", arr)
 
 
