@@ -139,6 +139,23 @@ def test_other_settings_and_meshes_of_jax_capture_again(devices):
             assert split(np.arange(8.0)).devices() == set(some)
 
 
+def test_arguments_and_results_are_in_the_memory_of_the_host(devices):
+    rows = NamedSharding(mesh(devices, 4), P("a"))
+    pinned = rows.with_memory_kind("pinned_host")
+    double = jax.jit(lambda x: x * 2)
+
+    def f(x, y):
+        return jax.device_put(double(x), pinned), jax.device_put(y, rows) + x, y
+
+    program = pathways.program(f)
+    x = jax.device_put(jnp.arange(8.0), rows)
+    y = jax.device_put(x, pinned)
+    for _ in range(2):
+        results = program(x, y)
+        same(results, f(x, y))
+        assert [r.sharding.memory_kind for r in results] == ["pinned_host", "device", "pinned_host"]
+
+
 def test_weak_types_and_uncommitted_arrays_stay_so(devices):
     there = jax.device_put(jnp.arange(3.0), devices[5])
 

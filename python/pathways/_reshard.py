@@ -98,11 +98,6 @@ def _connected(sharding: Sharding) -> bool:
     return next(iter(sharding.device_set)).platform != "cpu"
 
 
-def _in_default_memory(sharding: Sharding) -> Sharding:
-    device = next(iter(sharding.device_set))
-    return sharding.with_memory_kind(device.default_memory().kind)
-
-
 @functools.lru_cache(CACHED)
 def _route(
     shape: tuple[int, ...], dtype: np.dtype, weak: bool, source: Sharding, target: Sharding
@@ -117,14 +112,14 @@ def _route(
         return _jitted("reshard", lambda x: x, target)
     if len(before) == len(after) == 1 and not _crosses(source, target):
         return lambda x: jax.device_put(_passage.in_rows(x), target)  # JAX copies it from device to device
-    default = _in_default_memory(target)
+    default = _passage.in_default_memory(target)
     elsewhere = target.memory_kind not in (None, default.memory_kind)
     if elsewhere and not _connected(target):  # XLA's programs for CPUs have no results in other memories
         middle = _route(shape, dtype, weak, source, default)
         same = source.is_equivalent_to(default, len(shape))
         return lambda x: jax.device_put(x if same else middle(x), target)
     if carrier := wide(dtype):
-        source = _in_default_memory(source)
+        source = _passage.in_default_memory(source)
         widen = _jitted("reshard_widen", lambda x: _cast(x, carrier), source)
         narrow = _jitted("reshard_narrow", lambda x: _cast(x, dtype), target)
         middle = _route(shape, np.dtype(carrier), False, source, target)
