@@ -77,6 +77,9 @@ func (st *State) apply(table *tenant.Table) {
 		if terms.AtMost < 1 {
 			t.share.AtMost = terms.AtMost
 		}
+		for _, is := range st.islands {
+			st.feed(is, schedule.Event{Kind: schedule.Terms, Gang: schedule.Gang{Tenant: t.share}})
+		}
 		st.layout.SetQuota(t.owner(), terms.SliceDevices)
 	}
 	st.serve = true

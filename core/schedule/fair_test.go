@@ -325,48 +325,68 @@ func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
 	})
 }
 
-// Tenants that always have work get what their classes, weights and bounds give them, and nothing else leaves devices
-// idle.
+// Tenants that always have work get what their classes, weights and bounds give them, also when these have changed
+// meanwhile, and nothing else leaves devices idle.
 func TestFairSharesFollowClassesAndBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		choose := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 		b := newBench(t, &Fair{Gangs: 512}, 2)
-		longest, least := int64(0), 0.9
-		var all []*Tenant
+		longest := int64(0)
 		for i := range rapid.IntRange(1, 5).Draw(t, "tenants") {
-			of := &Tenant{ID: uint32(i + 1), Weight: float64(rapid.IntRange(1, 8).Draw(t, "weight")),
-				Class: rapid.IntRange(-1, 1).Draw(t, "class")}
-			if rapid.Bool().Draw(t, "at least") {
-				of.AtLeast = min(least, 0.1*float64(rapid.IntRange(1, 5).Draw(t, "least")))
-				least -= of.AtLeast
-			}
-			if rapid.Bool().Draw(t, "at most") {
-				of.AtMost = max(of.AtLeast, 0.1*float64(rapid.IntRange(1, 9).Draw(t, "most")))
-			}
-			all = append(all, of)
 			length := int64(1e6 * (1 << rapid.IntRange(0, 6).Draw(t, "length"))) // 1 to 64 ms
 			longest = max(longest, length*5/4)
-			b.loads = append(b.loads, &load{session: of.ID, tenant: of, devices: Devices(0, 1),
+			b.loads = append(b.loads, &load{session: uint32(i + 1), devices: Devices(0, 1),
 				length: func() int64 { return length*3/4 + choose.Int64N(length/2) }})
 		}
-		for _, l := range b.loads {
-			b.feed(l)
-		}
-		took := b.between(5*second, 15*second)
 		tolerance := max(0.02, 2*float64(longest)/(10*second))
-		want := Shares(all)
-		for i, of := range all {
-			got := float64(took[of.ID]) / (2 * 10 * second)
-			if off := max(got-want[i], want[i]-got); off > tolerance || got < of.AtLeast-tolerance {
-				t.Errorf("tenant %+v got %.1f %% of the devices, expected %.1f %%", *of, 100*got, 100*want[i])
+		var before []float64
+		for range rapid.IntRange(1, 2).Draw(t, "files of tenants") {
+			all := drawTerms(t, b.loads)
+			for _, l := range b.loads {
+				if b.step(Event{Kind: Terms, Gang: Gang{Tenant: l.tenant}}); l.runs == 0 {
+					b.feed(l)
+				}
 			}
-			l := b.loads[i] // whose next gang comes once its part of the time has paid for the one before
-			if bound := 2*int64(float64(l.longest)/want[i]) + second; l.waited > bound {
-				t.Errorf("tenant %+v waited %d ms for a gang of %d ms, expected at most %d", *of, l.waited/1e6, l.longest/1e6,
-					bound/1e6)
+			took := b.between(b.now+5*second, b.now+15*second)
+			want := Shares(all)
+			for i, l := range b.loads {
+				got := float64(took[l.session]) / (2 * 10 * second)
+				if off := max(got-want[i], want[i]-got); off > tolerance || got < l.tenant.AtLeast-tolerance {
+					t.Errorf("tenant %+v got %.1f %% of the devices, expected %.1f %%", *l.tenant, 100*got, 100*want[i])
+				}
+				least := want[i]
+				if before != nil {
+					least = min(least, before[i])
+				}
+				// Its next gang comes once its part of the time has paid for the one before.
+				if bound := 2*float64(l.longest)/least + second; float64(l.waited) > bound {
+					t.Errorf("tenant %+v waited %d ms for a gang of %d ms, expected at most %.0f", *l.tenant, l.waited/1e6,
+						l.longest/1e6, bound/1e6)
+				}
+				l.waited = 0
 			}
+			before = want
 		}
 	})
+}
+
+// drawTerms gives each load a tenant of its own, of any weight, class and bounds.
+func drawTerms(t *rapid.T, loads []*load) (all []*Tenant) {
+	least := 0.9
+	for _, l := range loads {
+		of := &Tenant{ID: l.session, Weight: float64(rapid.IntRange(1, 8).Draw(t, "weight")),
+			Class: rapid.IntRange(-1, 1).Draw(t, "class")}
+		if rapid.Bool().Draw(t, "at least") {
+			of.AtLeast = min(least, 0.1*float64(rapid.IntRange(1, 5).Draw(t, "least")))
+			least -= of.AtLeast
+		}
+		if rapid.Bool().Draw(t, "at most") {
+			of.AtMost = max(of.AtLeast, 0.1*float64(rapid.IntRange(1, 9).Draw(t, "most")))
+		}
+		l.tenant = of
+		all = append(all, of)
+	}
+	return all
 }
 
 // Whatever devices sessions use, and however many gangs they have under way, none waits without end.

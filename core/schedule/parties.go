@@ -202,6 +202,15 @@ func termsOf(g *Gang) Tenant {
 	return Tenant{Weight: 1}
 }
 
+// SetTerms implements sharer.
+func (f *Fair) SetTerms(t *Tenant) {
+	for _, p := range f.parties {
+		if p.tenant == t.ID {
+			f.setTerms(p, *t)
+		}
+	}
+}
+
 // setTerms records a party's terms, and whether they say more than a weight.
 func (f *Fair) setTerms(p *party, terms Tenant) {
 	if p.terms == terms {

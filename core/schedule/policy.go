@@ -42,6 +42,12 @@ type leaver interface {
 	Left(g *Gang, on DeviceSet, time int64)
 }
 
+// sharer is a Policy that shares devices by the terms of tenants.
+type sharer interface {
+	// SetTerms has a tenant's new terms hold, also for its gangs that wait. Later ones are pushed with these.
+	SetTerms(t *Tenant)
+}
+
 // timer is a Policy that keeps gangs back until some time.
 type timer interface {
 	// SetTime tells the time, before each other call.

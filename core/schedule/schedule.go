@@ -83,13 +83,14 @@ const (
 	Cancel                         // ID is no longer wanted, because of Err; does nothing once it has started
 	Left                           // ID ended on Gang.Devices, after Time there, while on others it has not
 	SessionClosed                  // like Cancel for every gang of Session
+	Terms                          // Gang.Tenant's terms have changed, also for gangs that wait
 	Resume                         // go on with what More reported, or when it is Due
 )
 
 // Event is one input of Step.
 type Event struct {
 	Kind    EventKind
-	Gang    Gang // of Submit; of Left its Devices
+	Gang    Gang // of Submit; of Left its Devices; of Terms its Tenant
 	ID      uint64
 	Session uint32
 	Time    int64 // of Completed, Failed and Left: measured device time in nanoseconds
@@ -178,6 +179,7 @@ type State struct {
 	passer    passer // the policy, or nil
 	timer     timer  // the policy, or nil
 	leaver    leaver // the policy, or nil
+	sharer    sharer // the same
 	maxQueued int
 	oneByOne  bool
 	more      bool // the last pump ended before the policy said that it has no more
@@ -213,6 +215,7 @@ func New(c Config) *State {
 	s.passer, _ = c.Policy.(passer)
 	s.timer, _ = c.Policy.(timer)
 	s.leaver, _ = c.Policy.(leaver)
+	s.sharer, _ = c.Policy.(sharer)
 	return s
 }
 
@@ -269,6 +272,11 @@ func (s *State) Step(ev Event, out []Action) []Action {
 		}
 	case SessionClosed:
 		out = s.close(ev.Session, out)
+	case Terms:
+		if s.sharer != nil {
+			s.sharer.SetTerms(ev.Gang.Tenant)
+			out = s.pump(out)
+		}
 	case Resume:
 		out = s.pump(out)
 	}

@@ -3,18 +3,19 @@ package schedule
 import "math"
 
 // Tenant is the owner of sessions, with the terms on which they share devices with those of others. A Tenant does not
-// change; where its terms do, later gangs come with another of the same ID.
+// change; where its terms do, an event Terms brings another of the same ID, and later gangs come with that.
 type Tenant struct {
 	ID     uint32
 	Weight float64 // above 0
 	// Class says who comes first: tenants of lower classes share what those of higher ones leave, and Floor in any case.
 	Class int
-	// AtLeast and AtMost are parts of a device's time, from 0 to 1; 0 is no bound. The sum of all AtLeast, and of a Floor
-	// for each class but the highest, is at most the whole.
+	// AtLeast and AtMost are parts of a device's time, from 0 to 1; 0 is no bound. The sum of all AtLeast is less than the
+	// whole.
 	AtLeast, AtMost float64
 }
 
-// Floor is the part of a device's time that a class has however much those above it want: so no tenant starves.
+// Floor is the part of a device's time that a class has however much those above it want: so no tenant starves. It is
+// less if what tenants have AtLeast leaves less for each class.
 const Floor = 0.05
 
 // claim is a tenant's demand on a device, with the share that it gets.
@@ -31,13 +32,13 @@ type claim struct {
 // and what their tenants have AtLeast. Inside of a class parts are in proportion to weights, but for bounds.
 func divideTime(claims []claim) (level float64) {
 	top := nextClass(claims, math.MaxInt)
-	capacity := 1.0
+	capacity, floor := 1.0, floorOf(claims)
 	for class := nextClass(claims, top); class != none; class = nextClass(claims, class) {
-		capacity -= reserved(claims, class)
+		capacity -= reserved(claims, class, floor)
 	}
 	for class := top; class != none; class = nextClass(claims, class) {
 		if class != top {
-			capacity += reserved(claims, class)
+			capacity += reserved(claims, class, floor)
 		}
 		got, at := fill(claims, class, capacity)
 		if capacity -= got; class == top {
@@ -61,8 +62,20 @@ func nextClass(claims []claim, above int) int {
 	return next
 }
 
+// floorOf returns Floor, or less if not every class could have that beside what tenants have AtLeast.
+func floorOf(claims []claim) float64 {
+	spare, classes := 1.0, 0.0
+	for i := range claims {
+		spare -= claims[i].of.AtLeast
+	}
+	for class := nextClass(claims, math.MaxInt); class != none; class = nextClass(claims, class) {
+		classes++
+	}
+	return min(Floor, spare/classes)
+}
+
 // reserved is the share that every class but the highest has in any case.
-func reserved(claims []claim, class int) float64 {
+func reserved(claims []claim, class int, floor float64) float64 {
 	least, most := 0.0, 0.0
 	for i := range claims {
 		if t := claims[i].of; t.Class == class {
@@ -70,7 +83,7 @@ func reserved(claims []claim, class int) float64 {
 			most += t.most()
 		}
 	}
-	return min(Floor+least, most)
+	return min(floor+least, most)
 }
 
 // fill divides a capacity among the tenants of a class, and returns how much they got, and the part for each unit of

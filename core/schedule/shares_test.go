@@ -28,6 +28,8 @@ func TestDevicesTimeIsDividedByClassesWeightsAndBounds(t *testing.T) {
 			[]float64{0.95, 0.0125, 0.0375}},
 		{"a lower class has what it has at least", []*Tenant{w(1, 1, 0, 0), w(1, 0, 0.3, 0), w(1, 0, 0, 0)},
 			[]float64{0.65, 0.3, 0.05}},
+		{"where much is guaranteed, each class has a part of the rest", []*Tenant{w(1, 1, 0, 0), w(1, 0, 0.4, 0),
+			w(1, 0, 0, 0), w(1, -1, 0.5, 0)}, []float64{0.1 / 3, 0.4, 0.1 / 3, 0.5 + 0.1/3}},
 		{"what a higher class may not have goes to the next", []*Tenant{w(1, 1, 0, 0.2), w(1, 0, 0, 0.3), w(1, -1, 0, 0)},
 			[]float64{0.2, 0.3, 0.5}},
 	} {
