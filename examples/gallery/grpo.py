@@ -4,6 +4,9 @@
 # A small policy learns to add two digits by GRPO: for each sum it is asked for, it gives a group of answers, and those
 # that are better than their group's mean become more likely. One slice samples answers, and another trains on them. The
 # loop below waits for neither, so both compute at once; `pathways.sync` brings the newest weights to the sampler.
+#
+# The CPU devices of one process run one computation of several devices at a time, with JAX alone, too. There the slices
+# take turns; the picture is of `pathways up --workers 2 --devices 4 -- python examples/gallery/grpo.py`.
 
 # %%
 import os
