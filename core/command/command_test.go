@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -382,9 +383,11 @@ func TestUpAndDown(t *testing.T) {
 	place := []string{"--dir", dir}
 	run := func(args ...string) outcome { return call(t, nil, append(args, place...)...) }
 	defer run("down") // where the test fails
+	free := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
+	page := free.Addr().String()
+	statustest.OK(t, free.Close())
 	run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s", "--no-restart", "--http",
-		"127.0.0.1:0").ends(t, ExitSuccess, "6 devices in 3 workers", "shown at http://127.0.0.1:",
-		"PATHWAYS_ADDRESS=unix:"+dir)
+		page).ends(t, ExitSuccess, "6 devices in 3 workers", "shown at http://"+page, "PATHWAYS_ADDRESS=unix:"+dir)
 	all := statustest.Value(at(dir).running()).OK(t)
 	statustest.MustEqual(t, len(all), 4, "processes that run")
 	run("up").ends(t, ExitFailed, "is already up")
