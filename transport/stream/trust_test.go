@@ -136,7 +136,7 @@ func TestCertificateOpensItsRole(t *testing.T) {
 		refuse status.Code
 		says   string
 	}{
-		{"no role", nil, "secret", devices, transport.Operator, status.OK, ""},
+		{"not a role", nil, "secret", devices, transport.Operator, status.OK, ""},
 		{"a URI of others", []string{"spiffe://cluster/tenant"}, "secret", devices, transport.Operator, status.OK, ""},
 		{"an operator", []string{transport.Operator.URI()}, "secret", session, transport.Operator, status.OK, ""},
 		{"a tenant's session", []string{tenant}, "secret", session, transport.Tenant, status.OK, ""},
@@ -154,8 +154,8 @@ func TestCertificateOpensItsRole(t *testing.T) {
 		{"a role that is none", []string{"pathways://king"}, "secret", session, 0, status.Unauthenticated,
 			"pathways://king, which is not a role"},
 		{"a tenant with a name", []string{tenant + "/ada"}, "secret", session, transport.Tenant, status.OK, ""},
-		{"a role and more", []string{worker + "/ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
-		{"a role and a query", []string{tenant + "?ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
+		{"a role and more", []string{worker + "/ada"}, "secret", session, 0, status.Unauthenticated, "not a role"},
+		{"a role and a query", []string{tenant + "?ada"}, "secret", session, 0, status.Unauthenticated, "not a role"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := Options{Credentials: cred(), TLS: as(c.uris...)}
