@@ -237,6 +237,26 @@ func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
 	})
 }
 
+// A worker that has come back to a controller that has started again gets another connection in the place of one that
+// breaks while the others are awaited.
+func TestConnectionsAreMendedWhileOthersComeBack(t *testing.T) {
+	const lease = 3 * transport.HelloTime
+	inLasting(t, lease, time.Millisecond, func(t *testing.T, l *lasting) {
+		l.Cut("worker-1")
+		l.restart()
+		for cuts := range uint64(2) { // by the start, and by Break
+			time.Sleep(lease / 4)
+			for _, w := range l.Report().Islands[0].Workers {
+				if w.Process.Name == "worker-0" && (w.Link.Cuts != 1+cuts || w.Link.CutMs > 0) {
+					t.Errorf("it is %+v; want a connection, cut %d times before", w.Link, 1+cuts)
+				}
+			}
+			l.Break("worker-0")
+		}
+		l.end()
+	})
+}
+
 // The controller dies just after it has let a worker in, before the worker hears of it. The worker then joins again at
 // once: the controller does not wait for the one that it had let in.
 func TestWorkerWhoseWelcomeWasLostJoinsAgainAtOnce(t *testing.T) {
