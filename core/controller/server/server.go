@@ -232,7 +232,7 @@ func (s *Server) read(c *link) {
 			if why == nil {
 				kind = controller.Mended
 			}
-			s.step(c, &controller.Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true)
+			s.step(nil, &controller.Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true) // see readEarly
 		})
 	}
 	if c.restored {
@@ -331,7 +331,7 @@ const maxEarly = 64
 //
 // It reads while it waits, since a link whose line breaks is resumed by its reader. Otherwise the process would get no
 // answer before the others are back, and the wait for them may last as long as the process goes without a line: the
-// lease.
+// lease. What is its reader's (see link) stays this goroutine's; the other one calls only Recv, and what that tells.
 func (s *Server) readEarly(c *link) bool {
 	s.mu.Lock()
 	away := s.away
