@@ -107,7 +107,7 @@ while pathways.stats()["under_way"] < before + 20:
     pass
 """
 DISPATCHES = """
-import threading
+import sys, threading
 import jax, numpy as np
 
 x = jax.device_put(np.float32(1), jax.devices()[0])
@@ -116,7 +116,8 @@ step(x)
 
 def work():
     try:
-        print("stop", flush=True)
+        sys.stdout.write("stop\\n")  # at once: print writes the end of the line by itself, after another thread's word
+        sys.stdout.flush()
         while True:
             step(x)
     finally:
