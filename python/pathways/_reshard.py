@@ -105,11 +105,11 @@ def _route(
     """Returns a function that moves such arrays from one sharding to another; None if the library does not do that."""
     if not (_ours(source) and _ours(target)):
         return None
-    if 0 in shape:  # XLA does not divide an array without elements; within a platform, JAX moves it as well
-        return (lambda x: _empty(shape, dtype, target)) if _crosses(source, target) else None
     before, after = source.devices_indices_map(shape), target.devices_indices_map(shape)
     if list(before) == list(after) and _connected(target):
         return _jitted("reshard", lambda x: x, target)
+    if 0 in shape:  # XLA does not divide an array without elements
+        return lambda x: _empty(shape, dtype, target)
     if len(before) == len(after) == 1 and not _crosses(source, target):
         return lambda x: jax.device_put(_passage.in_rows(x), target)  # JAX copies it from device to device
     default = _passage.in_default_memory(target)
@@ -202,8 +202,6 @@ def way(x: Any, target: Any) -> Callable[[jax.Array], jax.Array]:
     if x.sharding.is_equivalent_to(target, x.ndim):
         return lambda x: x if x.committed else jax.device_put(x, target)
     route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, target)
-    if route is None and 0 in x.shape:
-        return lambda x: jax.device_put(x, target)  # which keeps a weak type
     if route is None:
         raise invalid_argument(
             f"reshard moves arrays between devices of Pathways, and got one from {x.sharding} to {target}; use "
