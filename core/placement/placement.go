@@ -79,6 +79,16 @@ type load struct {
 	exclusive *Slice // that has it
 }
 
+// cost is what it costs to choose the device: less for one that is granted less often, and slightly less for one that
+// the slice has already than for an equal one.
+func (l *load) cost(has bool) int64 {
+	cost := 2 * int64(l.granted+l.viewed)
+	if !has {
+		cost++
+	}
+	return cost
+}
+
 // kind returns the kind of a device.
 func (w *Worker) kind(local int) string {
 	if local < len(w.Kinds) {

@@ -483,13 +483,8 @@ func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) 
 				continue
 			}
 			l := &m.loads[first+k]
-			// A device that the slice has already is slightly better than an equal one.
-			c := candidate{device: int32(at.device + k), number: int32(first + k), run: int32(i),
-				cost: 2 * int64(l.granted+l.viewed), free: free(first + k)}
-			if !had.Has(at.device + k) {
-				c.cost++
-			}
-			all = append(all, c)
+			all = append(all, candidate{device: int32(at.device + k), number: int32(first + k), run: int32(i),
+				cost: l.cost(had.Has(at.device + k)), free: free(first + k)})
 			if ofIsland++; ofIsland >= r.Want.Devices {
 				several = false
 			}

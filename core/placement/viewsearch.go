@@ -91,29 +91,22 @@ func (m *Map) TakeView(s *ViewSearch, devices int, platforms ...string) (*View, 
 // stands reports whether no worker has come or gone since a search began, and nothing happened to the devices that it
 // has chosen.
 func (m *Map) stands(s *ViewSearch) bool {
+	if s.moved != m.moved {
+		return false
+	}
 	for i := range s.of {
 		p := &s.of[i]
-		for _, at := range p.chosen {
-			c := &p.free[at]
-			if s.moved == m.moved && m.cost(c) == c.cost && !m.queue.reserved.Has(int(c.number)) {
-				continue
-			}
-			return false
-		}
-		if p.chosen == nil {
+		if p.chosen == nil || slices.ContainsFunc(p.chosen, func(at int32) bool { return m.hasChanged(&p.free[at]) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// cost returns the present cost of a candidate, -1 if it is in an exclusive slice.
-func (m *Map) cost(c *candidate) int64 {
+// hasChanged reports whether something happened to a free device since it became a candidate for a view.
+func (m *Map) hasChanged(c *candidate) bool {
 	l := &m.loads[c.number]
-	if l.exclusive != nil {
-		return -1
-	}
-	return 2*int64(l.granted+l.viewed) + 1
+	return l.exclusive != nil || l.cost(false) != c.cost || m.queue.reserved.Has(int(c.number))
 }
 
 // take makes the view of the devices that a search has chosen.
