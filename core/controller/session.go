@@ -365,12 +365,10 @@ func (st *State) tellDevices(s *session, workers set) {
 		count        uint32
 	}
 	var rows []row
-	first := uint32(0)
 	for i, span := range s.spans {
 		if w := s.at[i]; workers.has(w.slot) && w.gone == nil {
-			rows = append(rows, row{w, first, span.Local, span.Count})
+			rows = append(rows, row{w, s.first(i), span.Local, span.Count})
 		}
-		first += span.Count
 	}
 	if len(rows) == 0 {
 		return
