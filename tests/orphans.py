@@ -24,19 +24,19 @@ def watch() -> None:
     atexit.register(watcher.communicate, WELL)
 
 
-def descendants(run: str) -> list[int]:
-    """Returns the processes of a run."""
+def started_with(name: str, value: str) -> list[int]:
+    """Returns the numbers of the processes that have a variable with that value in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if f"{MARK}={run}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            if f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0"):
                 found.append(int(process.name))
     return found
 
 
 def end(run: str) -> None:
     """Kills the processes of a run, and those that they start meanwhile."""
-    while left := descendants(run):
+    while left := started_with(MARK, run):
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

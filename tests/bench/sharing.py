@@ -20,6 +20,7 @@ import cluster
 import computation
 import fresh
 import gobench
+import orphans
 import sides
 from page import milliseconds, on, paragraph, table, verdict
 
@@ -69,12 +70,7 @@ class Shared:
 
     def processes(self):
         """The numbers of all processes of the cluster and its clients: those that were started with its directory."""
-        mark, found = f"TMPDIR={self.directory}\0".encode(), []
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
-                if mark in (process / "environ").read_bytes():
-                    found.append(int(process.name))
-        return found
+        return orphans.started_with("TMPDIR", str(self.directory))
 
     def write(self, weights):
         lines = [f'[tenants.t{i}]\ntoken-file = "t{i}.token"\nweight = {weight}\n' for i, weight in enumerate(weights)]

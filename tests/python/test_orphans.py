@@ -28,15 +28,15 @@ def started(end: str) -> tuple[subprocess.Popen, str]:
 
 def test_what_a_killed_process_has_started_is_ended():
     process, run = started("input()")
-    assert len(orphans.descendants(run)) == 1
+    assert len(orphans.started_with(orphans.MARK, run)) == 1
     process.kill()
     process.communicate()
-    assert comes(lambda: not orphans.descendants(run))
+    assert comes(lambda: not orphans.started_with(orphans.MARK, run))
 
 
 def test_what_a_process_leaves_at_its_end_goes_on():
     process, run = started("")
     process.communicate(timeout=fresh.HANG_SECONDS)
     assert process.returncode == 0
-    assert len(orphans.descendants(run)) == 1
+    assert len(orphans.started_with(orphans.MARK, run)) == 1
     orphans.end(run)
