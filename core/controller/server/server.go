@@ -8,7 +8,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -250,11 +249,7 @@ func (s *Server) read(c *link) {
 			if flush {
 				n = 0
 			}
-			if kind == wire.KindBurst {
-				n, err = s.burst(c, payload, n, flush)
-			} else {
-				n, err = n+1, s.take(c, kind, payload, flush)
-			}
+			n, err = s.bring(c, kind, payload, n, flush)
 		}
 		if err != nil {
 			s.lose(c, err)
@@ -290,87 +285,12 @@ func (s *Server) join(c *link, lease time.Duration) bool {
 	return true
 }
 
-// readRejoin passes the report of a process that has come back to State, and waits for the others. What the process has
-// sent before its report it had sent to the controller's earlier start, or says again. It reports whether the
-// connection goes on.
-func (s *Server) readRejoin(c *link) bool {
-	for {
-		kind, payload, err := c.in.Recv()
-		if err == nil && kind == wire.KindRejoin {
-			if err = s.take(c, kind, payload, true); err == nil {
-				s.mu.Lock()
-				back := s.state.HasComeBack(c.number)
-				s.mu.Unlock()
-				if back {
-					return s.readEarly(c)
-				}
-			}
-		}
-		if err == nil && kind == wire.KindGoodbye {
-			err = s.take(c, kind, payload, true)
-		}
-		if err != nil {
-			s.lose(c, err)
-			return false
-		}
+// bring brings a message, or those of a burst, to State. It adds how many they are to n.
+func (s *Server) bring(c *link, kind wire.Kind, payload []byte, n int, flush bool) (int, error) {
+	if kind == wire.KindBurst {
+		return s.burst(c, payload, n, flush)
 	}
-}
-
-// early is a message that came before the others had come back, or why none comes.
-type early struct {
-	kind    wire.Kind
-	payload []byte
-	err     error
-}
-
-// maxEarly bounds the early messages that are kept; then nothing more is read.
-const maxEarly = 64
-
-// readEarly waits for the others and then brings what has come meanwhile to State. It reports whether the connection
-// goes on.
-//
-// It reads while it waits, since a link whose line breaks is resumed by its reader. Otherwise the process would get no
-// answer before the others are back, and the wait for them may last as long as the process goes without a line: the
-// lease. What is its reader's (see link) stays this goroutine's; the other one calls only Recv, and what that tells.
-func (s *Server) readEarly(c *link) bool {
-	s.mu.Lock()
-	away := s.away
-	s.mu.Unlock()
-	if away == nil {
-		return true
-	}
-	came := make(chan early, maxEarly)
-	s.running.Go(func() {
-		defer close(came)
-		for {
-			kind, payload, err := c.in.Recv()
-			came <- early{kind, bytes.Clone(payload), err}
-			select {
-			case <-away:
-				return
-			default:
-			}
-			if err != nil {
-				return
-			}
-		}
-	})
-	s.awaitOthers(nil)
-	for m := range came {
-		err := m.err
-		if err == nil && m.kind == wire.KindBurst {
-			_, err = s.burst(c, m.payload, 0, true)
-		} else if err == nil {
-			err = s.take(c, m.kind, m.payload, true)
-		}
-		if err != nil {
-			s.lose(c, err)
-			for range came { // what follows is of a connection that has ended
-			}
-			return false
-		}
-	}
-	return true
+	return n + 1, s.take(c, kind, payload, flush)
 }
 
 // burst brings the messages of a burst to State. It adds how many they are to n.
