@@ -314,7 +314,7 @@ void pw_count_slots(void);  // writes how many buffers and arrays are alive
 // ---- tracing (trace.c, trace.go) ----
 extern _Atomic bool pw_tracing;  // set while there is a recording
 int64_t pw_now(void);            // ns since the Unix epoch
-// pw_trace_begin returns when a launch begins that is to be recorded; 0 if there is no recording.
+// pw_trace_begin returns the time at which a recorded launch begins; 0 if there is no recording.
 static inline int64_t pw_trace_begin(void) {
   return atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
 }

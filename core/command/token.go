@@ -16,7 +16,7 @@ func (p *program) token() *cobra.Command {
 
   tenant    to begin sessions and see the status, without lines of others' code; for notebooks and scripts
   worker    to add devices; for the machines that have them
-  operator  for everything, including to stop the cluster; this is the cluster's own token
+  operator  to do everything, including stopping the cluster; this is the cluster's own token
   new       a random token, for a tenant in the file of --tenants; needs no cluster
 
 The tokens of tenants and workers are derived from the cluster's own and are the same each time. Give each person and

@@ -145,7 +145,7 @@ func (st *State) announce(s *session, d *sketch, payload []byte, kept bool) {
 	st.sendGraph(s, d, payload, kept)
 }
 
-// adopt gives a session the graph that draw has made.
+// adopt adds the graph that draw has made to those of a session.
 func (st *State) adopt(s *session, d *sketch) error {
 	for id, p := range d.programs {
 		if s.programs[id] != p {

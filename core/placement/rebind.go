@@ -199,7 +199,7 @@ func (m *Map) isKept(w *Worker) bool {
 	return false
 }
 
-// move gives a session another view.
+// move replaces the view of a session.
 func (m *Map) move(session uint32, from, to *View) {
 	m.queue.search.cancel()
 	if mine := m.holders[session]; mine != nil {

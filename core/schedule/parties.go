@@ -273,7 +273,7 @@ func (f *Fair) weightNow(p *party, group int) float64 {
 	return is
 }
 
-// reweigh gives a party its new weight. It keeps the party's lead, or its lag, in time: device time that it has had too
+// reweigh sets a party's new weight. It keeps the party's lead, or its lag, in time: device time that it has had too
 // much counts for longer if its share gets smaller, and not if there are only more others.
 func (f *Fair) reweigh(p *party, group int, factor float64) {
 	virtual := f.groups[group].virtual

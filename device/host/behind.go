@@ -9,7 +9,7 @@ import (
 // behind is how much nicer than its process the thread of such a goroutine is: it weighs a third.
 const behind = 5
 
-// Behind gives the calling goroutine, for its remaining life, a lower priority than the others of its process. It is
+// Behind lowers the priority of the calling goroutine below that of others in its process, until it ends. It is
 // for long work that is not urgent. A goroutine calls it once, at its beginning: it stays on a thread of its own, which
 // ends with it.
 //
