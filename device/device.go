@@ -62,7 +62,7 @@ type Driver interface {
 	PlatformVersion() string // says whether devices are simulated
 	Devices() []Device       // addressable ones, in local order; fixed for life
 	// Compile compiles a program. options is a serialized xla.CompileOptionsProto; nil
-	// means one replica and one partition. It honours ctx if the driver can.
+	// means one replica and one partition. It honors ctx if the driver can.
 	Compile(ctx context.Context, p Program, options []byte) (Executable, error)
 	// Load makes an executable from bytes that Serialize returned, of a driver of the
 	// same kind and version.

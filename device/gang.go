@@ -21,7 +21,7 @@ type Part struct {
 	Program    Program
 	Options    []byte // to compile it with
 	Collective bool   // whether it has collectives, in which the devices wait for each other
-	// Module is the program of all devices, partitioned and optimised, as Executable.Optimized returns one; empty if the
+	// Module is the program of all devices, partitioned and optimized, as Executable.Optimized returns one; empty if the
 	// driver has no such form.
 	Module Bytes
 }

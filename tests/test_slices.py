@@ -27,7 +27,7 @@ def ids(s) -> list[int]:
 
 
 def places() -> dict[int, tuple]:
-    """Of each device of the process, what it shares with its neighbours in a worker."""
+    """Of each device of the process, what it shares with its neighbors in a worker."""
     return {device.id: getattr(device, "worker", None) for device in jax.devices()}
 
 

@@ -107,7 +107,7 @@ void pr_object_opens(pr_object* o, uint64_t session, uint64_t number, pr_future*
 
 bool pr_object_joins(pr_object* o, int64_t bytes) {
   if (!pr_object_hold(o)) return false;
-  o->base.bytes += bytes;  // core/client serialises joins, and the object cannot go meanwhile
+  o->base.bytes += bytes;  // core/client serializes joins, and the object cannot go meanwhile
   atomic_store_explicit(&o->joined, true, memory_order_relaxed);
   return true;
 }

@@ -10,7 +10,7 @@
 // # Guarantees
 //
 // A table slot works or returns UNIMPLEMENTED with its name. A run that has to wait for its turn returns its results at
-// once, as buffers that the plugin fulfils after the run is launched. Errors keep code and text. After fork() every
+// once, as buffers that the plugin fulfills after the run is launched. Errors keep code and text. After fork() every
 // call in the child fails with one sentence.
 //
 // # Concurrency

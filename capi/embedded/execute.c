@@ -1,6 +1,6 @@
 // One run. The core is asked once for its turn; when the turn is free, the
 // plugin is called on this thread with no Go frame around it. When it is not,
-// the results are handed out at once as buffers that the plugin fulfils later,
+// the results are handed out at once as buffers that the plugin fulfills later,
 // and the core's launcher starts the run in its turn.
 //
 // The steps, and what must be undone if a later one fails:

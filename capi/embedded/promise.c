@@ -1,9 +1,9 @@
-// Promises: buffers that are handed out before their contents exist. The plugin makes them, and a call for each fulfils
-// it.
+// Promises: buffers that are handed out before their contents exist. The plugin makes them, and one call for each
+// fulfills it.
 #include "run.h"
 
 PJRT_Error* pw_promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, const int64_t* minor_to_major,
-                           PJRT_Buffer** buffer, void** fulfil) {
+                           PJRT_Buffer** buffer, void** fulfill) {
   PJRT_Buffer_MemoryLayout layout = pw_tiled(minor_to_major, shape->num_dims);
   PW_ARGS(PJRT_Client_CreateAliasBuffer_Args, a);
   a.client = c->under;
@@ -14,11 +14,11 @@ PJRT_Error* pw_promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* 
   a.shape_layout = &layout;
   PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
   *buffer = a.alias_buffer;
-  *fulfil = a.fulfill_alias_buffer_cb;
+  *fulfill = a.fulfill_alias_buffer_cb;
   return err;
 }
 
-PJRT_Error* pw_fulfil(PJRT_Client* c, void* callback, PJRT_Buffer* buffer) {
+PJRT_Error* pw_fulfill(PJRT_Client* c, void* callback, PJRT_Buffer* buffer) {
   PW_ARGS(PJRT_Client_FulfillAliasBuffer_Args, a);
   a.client = c->under;
   a.buffer = buffer;
@@ -48,12 +48,12 @@ static PJRT_Buffer* error_buffer(PJRT_Client* c, PJRT_Memory* memory, const pw_s
   return err ? NULL : a.buffer;
 }
 
-void pw_fulfil_error(PJRT_Client* c, void* callback, PJRT_Memory* memory, const pw_shape* shape,
+void pw_fulfill_error(PJRT_Client* c, void* callback, PJRT_Memory* memory, const pw_shape* shape,
                      const int64_t* minor_to_major, PJRT_Error_Code code, const char* message, size_t size) {
   PJRT_Error* err;
   PJRT_Buffer* failed = error_buffer(c, memory, shape, minor_to_major, code, message, size);
   if (failed) {
-    err = pw_fulfil(c, callback, failed);
+    err = pw_fulfill(c, callback, failed);
     pw_destroy_buffer(failed);
   } else {
     PW_ARGS(PJRT_Client_FulfillAliasBuffer_Args, a);

@@ -308,10 +308,10 @@ array:
   return NULL;
 }
 
-int pw_moved_promise(pw_buffer* b, void** fulfil, char** message) {
+int pw_moved_promise(pw_buffer* b, void** fulfill, char** message) {
   size_t n = b->shape->num_dims;
   int64_t order[n + 1];
-  PJRT_Error* err = pw_promise_new(b->device->client, b->memory, b->shape, pw_descending(order, n), &b->under, fulfil);
+  PJRT_Error* err = pw_promise_new(b->device->client, b->memory, b->shape, pw_descending(order, n), &b->under, fulfill);
   b->promise = err == NULL;
   return take(err, message);
 }
@@ -326,7 +326,7 @@ void* pw_moved_memory(size_t bytes) {
   return pw_aligned(kLine, bytes);
 }
 
-int pw_moved_put(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, void* data, void* fulfil, pw_buffer* to,
+int pw_moved_put(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, void* data, void* fulfill, pw_buffer* to,
                  char** message) {
   PW_ARGS(PJRT_Client_BufferFromHostBuffer_Args, a);
   a.client = c->under;
@@ -347,19 +347,19 @@ int pw_moved_put(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, voi
   on.user_arg = data;
   if ((err = pw_under->PJRT_Event_OnReady(&on))) let_go(err, NULL);  // its end is unknown: the data stays
   pw_destroy_event(a.done_with_host_buffer);
-  if (fulfil == NULL) {
+  if (fulfill == NULL) {
     to->under = a.buffer;
     return 0;
   }
-  if ((err = pw_fulfil(c, fulfil, a.buffer))) pw_error_free(err);
+  if ((err = pw_fulfill(c, fulfill, a.buffer))) pw_error_free(err);
   pw_destroy_buffer(a.buffer);
   return 0;
 }
 
-void pw_moved_fail(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, void* fulfil, int code,
+void pw_moved_fail(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, void* fulfill, int code,
                    const char* message) {
   int64_t order[shape->num_dims + 1];
-  pw_fulfil_error(c, fulfil, memory, shape, pw_descending(order, shape->num_dims), (PJRT_Error_Code)code, message,
+  pw_fulfill_error(c, fulfill, memory, shape, pw_descending(order, shape->num_dims), (PJRT_Error_Code)code, message,
                   message ? strlen(message) : 0);
 }
 

@@ -55,14 +55,14 @@ type source struct {
 
 // destination is a shard that is assembled.
 type destination struct {
-	memory *C.PJRT_Memory
-	fulfil unsafe.Pointer // its promise, or nil
-	to     *C.pw_buffer   // without a promise
-	once   sync.Once
-	data   []byte       // in C's memory
-	left   atomic.Int32 // pieces that are still missing
-	failed atomic.Int32 // 1 + a source that has an error
-	short  atomic.Bool  // memory was short
+	memory  *C.PJRT_Memory
+	fulfill unsafe.Pointer // its promise, or nil
+	to      *C.pw_buffer   // without a promise
+	once    sync.Once
+	data    []byte       // in C's memory
+	left    atomic.Int32 // pieces that are still missing
+	failed  atomic.Int32 // 1 + a source that has an error
+	short   atomic.Bool  // memory was short
 }
 
 //export pwGoReshard
@@ -303,7 +303,7 @@ func (m *move) promise() error {
 	for i := range m.dests {
 		d := &m.dests[i]
 		var message *C.char
-		code := C.pw_moved_promise(d.to, &d.fulfil, &message)
+		code := C.pw_moved_promise(d.to, &d.fulfill, &message)
 		if code == 0 {
 			continue
 		}
@@ -335,17 +335,17 @@ func (m *move) copy(p *reshard.Piece) bool {
 // put passes a destination's bytes to the plugin.
 func (m *move) put(d *destination, message **C.char) C.int {
 	to := d.to
-	if d.fulfil != nil {
+	if d.fulfill != nil {
 		to = nil // its owner may have destroyed it
 	}
-	return C.pw_moved_put(m.client, d.memory, m.shape, unsafe.Pointer(unsafe.SliceData(d.data)), d.fulfil, to, message)
+	return C.pw_moved_put(m.client, d.memory, m.shape, unsafe.Pointer(unsafe.SliceData(d.data)), d.fulfill, to, message)
 }
 
 func (m *move) fail(d *destination, code C.int, message *C.char) {
-	C.pw_moved_fail(m.client, d.memory, m.shape, d.fulfil, code, message)
+	C.pw_moved_fail(m.client, d.memory, m.shape, d.fulfill, code, message)
 }
 
-// run fulfils the promises once all sources are ready.
+// run fulfills the promises once all sources are ready.
 func (m *move) run() {
 	defer m.end()
 	if m.undone {

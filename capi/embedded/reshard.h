@@ -58,11 +58,11 @@ static inline pw_source* pw_moving_source(pw_moving* m, size_t i) { return &m->s
 bool pw_can_promise(void);
 pw_export_array* pw_moved_new(PJRT_Client* client, const int32_t* devices, size_t n, pw_shape* shape, const char* kind,
                               uint64_t object, pw_array** array);
-int pw_moved_promise(pw_buffer* shard, void** fulfil, char** message);
+int pw_moved_promise(pw_buffer* shard, void** fulfill, char** message);
 void* pw_moved_memory(size_t bytes);  // for pw_moved_put, which takes it
-int pw_moved_put(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, void* data, void* fulfil,
+int pw_moved_put(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, void* data, void* fulfill,
                  pw_buffer* to, char** message);
-void pw_moved_fail(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, void* fulfil, int code,
+void pw_moved_fail(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, void* fulfill, int code,
                    const char* message);
 void pw_moved_begun(pw_array* array, pw_export_array* from, uint64_t gang);
 void pw_moved_settled(pw_array* array);

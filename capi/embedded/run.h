@@ -108,15 +108,15 @@ void pw_watch_free(pw_watch* watch);  // of a run that was not launched
 
 // ---- promises (promise.c) ----
 
-// A promise is a buffer that is handed out before its contents exist. Its callback is called once, by pw_fulfil with
-// the contents or by pw_fulfil_error.
+// A promise is a buffer that is handed out before its contents exist. Its callback is called once, by pw_fulfill with
+// the contents or by pw_fulfill_error.
 PJRT_Error* pw_promise_new(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape,
                            const int64_t* minor_to_major, PJRT_Buffer** buffer, void** callback);
-PJRT_Error* pw_fulfil(PJRT_Client* client, void* callback, PJRT_Buffer* buffer);
-// pw_fulfil_error fails a promise, which was made with the same memory, shape and layout, and everything that waits for
-// it. XLA's plugins log each promise that is fulfilled with an error, so it is fulfilled with a buffer that has failed.
-// A plugin that cannot make such a buffer, which may take as much memory as the contents, logs.
-void pw_fulfil_error(PJRT_Client* client, void* callback, PJRT_Memory* memory, const pw_shape* shape,
+PJRT_Error* pw_fulfill(PJRT_Client* client, void* callback, PJRT_Buffer* buffer);
+// pw_fulfill_error fails a promise, which was made with the same memory, shape and layout, and everything that waits
+// for it. XLA's plugins log each promise that is fulfilled with an error, so it is fulfilled with a buffer that has
+// failed. A plugin that cannot make such a buffer, which may take as much memory as the contents, logs.
+void pw_fulfill_error(PJRT_Client* client, void* callback, PJRT_Memory* memory, const pw_shape* shape,
                      const int64_t* minor_to_major, PJRT_Error_Code code, const char* message, size_t size);
 
 // pw_queue handles a run that did not get its turn: it hands out promises, or waits. It takes the moves, the arrays and

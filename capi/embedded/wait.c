@@ -1,9 +1,9 @@
-// Runs that wait for their turn. Their results are handed out at once, as buffers that the plugin fulfils after the run
-// is launched; if that is not possible, the call waits.
+// Runs that wait for their turn. Their results are handed out at once, as buffers that the plugin fulfills after the
+// run is launched; if that is not possible, the call waits.
 //
 // run_new takes all that the run needs after its call has returned, or nothing: pins on its inputs, copies of them on
 // the run's devices, and what launching allocates, so that launching cannot fail for want of memory. From pwGoArm on
-// the run is the core's, which calls pw_run_launch or pw_run_fail, once. Each of them fulfils every promise, with
+// the run is the core's, which calls pw_run_launch or pw_run_fail, once. Each of them fulfills every promise, with
 // contents or with an error, and then frees the run (settle): so no read waits for a run that has ended.
 //
 // An input that the run donates is dead for new calls from its call on (take_over), and pinned until it is launched.
@@ -24,7 +24,7 @@ struct pw_run {
   pw_buffer** inputs;
   PJRT_Buffer** flat;      // the plugin's buffers, device by device
   PJRT_Buffer** promises;  // the plugin's buffers that were handed out, device by device
-  void** fulfil;
+  void** fulfill;
   pw_array** arrays;  // by output
   pw_moved* moves;
   // What launching needs, allocated ahead so that it cannot fail for want of memory.
@@ -43,7 +43,7 @@ static PJRT_Memory* result_memory(const PJRT_LoadedExecutable* e, PJRT_Device* o
 static void fail_promise(pw_run* r, size_t device, size_t output, PJRT_Error_Code code, const char* message,
                          size_t size) {
   const PJRT_LoadedExecutable* e = r->executable;
-  pw_fulfil_error(e->client, r->fulfil[device * r->num_outputs + output], result_memory(e, r->only, device, output),
+  pw_fulfill_error(e->client, r->fulfill[device * r->num_outputs + output], result_memory(e, r->only, device, output),
                   e->outputs[output].shape, e->outputs[output].minor_to_major, code, message, size);
 }
 
@@ -57,7 +57,7 @@ static void run_free(pw_run* r) {
   free(r->inputs);
   free(r->flat);
   free(r->promises);
-  free(r->fulfil);
+  free(r->fulfill);
   free(r->launch);
   pw_watch_free(r->watch);
   free(r->arrays);
@@ -135,7 +135,8 @@ static bool copy_call(pw_run* r, const pw_call* c) {
          (r->inputs = pw_copy(c->inputs, inputs * sizeof *r->inputs)) &&
          (r->flat = pw_copy(c->flat, inputs * sizeof *r->flat)) &&
          (r->arrays = pw_copy(c->arrays, c->outs * sizeof *r->arrays)) &&
-         (r->promises = pw_zeros(results, sizeof *r->promises)) && (r->fulfil = pw_zeros(results, sizeof *r->fulfil)) &&
+         (r->promises = pw_zeros(results, sizeof *r->promises)) &&
+         (r->fulfill = pw_zeros(results, sizeof *r->fulfill)) &&
          (r->launch = pw_zeros(launch, sizeof *r->launch)) && (r->watch = pw_watch_new(c->e, c->only));
 }
 
@@ -184,7 +185,7 @@ static bool promise_all(pw_run* r) {
   for (; made < all; made++) {
     const pw_output* x = &e->outputs[made % outs];
     err = pw_promise_new(e->client, result_memory(e, r->only, made / outs, made % outs), x->shape, x->minor_to_major,
-                         &r->promises[made], &r->fulfil[made]);
+                         &r->promises[made], &r->fulfill[made]);
     if (err) break;
   }
   if (err == NULL) return true;
@@ -293,7 +294,7 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
   pw_error_free(err);
 }
 
-// launched reports a run that the plugin has begun, and fulfils its promises. It takes the run.
+// launched reports a run that the plugin has begun, and fulfills its promises. It takes the run.
 static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done, PJRT_Buffer** results) {
   PJRT_LoadedExecutable* e = r->executable;
   size_t n = r->num_devices;
@@ -301,7 +302,7 @@ static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done,
   r->watch = NULL;
   r->kept = NULL;
   for (size_t i = 0; i < n * r->num_outputs; i++) {
-    PJRT_Error* late = pw_fulfil(e->client, r->fulfil[i], results[i]);
+    PJRT_Error* late = pw_fulfill(e->client, r->fulfill[i], results[i]);
     if (late) pw_error_free(late);
     pw_destroy_buffer(results[i]);
   }

@@ -311,11 +311,11 @@ char* pw_ffi_serve_local(pw_ffi_handler handler) {
 // --- attaching ---
 
 void pw_ffi_attach(const PJRT_Api* to) {
-  const XLA_FFI_Api* learnt = pw_ffi_api(to);
+  const XLA_FFI_Api* learned = pw_ffi_api(to);
   pthread_mutex_lock(&mu);
   if (plugin != to) {
     plugin = to;
-    api = learnt;
+    api = learned;
     for (entry* e = entries; e != NULL; e = e->next)
       if (e->state != IN_FLIGHT) e->state = WAITING;
   }

@@ -121,7 +121,7 @@ typedef struct {
 } pathways_slice_name;
 
 // Asks for a slice of the devices of the newest PJRT client, and returns at once. Topology is num_topology sizes whose
-// product is devices, or none: devices along the last dimension are neighbours. Island and kind restrict the devices;
+// product is devices, or none: devices along the last dimension are neighbors. Island and kind restrict the devices;
 // NULL or "" means any. No one else uses the devices of an exclusive slice while it has them. Wait is how many seconds
 // the request waits for devices that others have: 0 is not at all, infinity without end. Of the user's own
 // requests that wait, those of a higher priority come first.

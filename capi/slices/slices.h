@@ -14,7 +14,7 @@ static inline uint64_t pw_slice_session(uint64_t owner) { return owner >> 1; }
 static inline bool pw_slice_of_cluster(uint64_t owner) { return owner & 1; }
 
 // What is asked for. Topology is num_topology sizes whose product is devices, or none: devices along the last dimension
-// are neighbours. Island and kind restrict the devices; "" means any.
+// are neighbors. Island and kind restrict the devices; "" means any.
 typedef struct {
   int64_t devices;
   const int64_t* topology;

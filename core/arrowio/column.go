@@ -253,7 +253,7 @@ func (c *column) dims() []int64 {
 	return dims
 }
 
-// strides returns the distance in elements between neighbours in each of the array's
+// strides returns the distance in elements between neighbors in each of the array's
 // dimensions.
 func (c *column) strides() []int64 {
 	lie, at := make([]int64, len(c.lie)), int64(1)

@@ -79,7 +79,7 @@ type remote struct {
 	programs atomic.Uint64
 	slices   atomic.Uint64
 
-	order      sync.Mutex // serialises submissions; taken before mu; guards what follows, up to armedPut
+	order      sync.Mutex // serializes submissions; taken before mu; guards what follows, up to armedPut
 	op         uint64     // number of the last operation
 	buf        []byte     // the message that is being sent
 	open       *openPut   // the last operation, if its message has yet to be sent; or nil
@@ -92,7 +92,7 @@ type remote struct {
 	armedPut  bool        // whether gathering runs
 
 	mu        sync.Mutex // guards what follows, up to lost
-	room      sync.Cond  // signalled when credit has come back
+	room      sync.Cond  // signaled when credit has come back
 	credit    int
 	underWay  int                // operations in flight
 	pending   map[uint64]pending // by operation

@@ -195,7 +195,7 @@ func (e *entry) config() worker.Config {
 			m.Free += e.board.Memory()
 			return m
 		}
-		config.Exchange = neighbours{e.exchange, e.board, e.welcome.Board.Number}
+		config.Exchange = neighbors{e.exchange, e.board, e.welcome.Board.Number}
 	}
 	if e.in != nil {
 		e.in.come(&wire.Process{Number: e.welcome.Process, Epoch: e.in.membership.Epoch, Node: uint32(e.in.membership.Node)})
@@ -240,15 +240,15 @@ func openBoard(b *wire.Board) (*collective.Board, error) {
 	return collective.OpenBoard(f, int(b.Slot))
 }
 
-// neighbours is an exchange that tells a board which other workers use it.
-type neighbours struct {
+// neighbors is an exchange that tells a board which other workers use it.
+type neighbors struct {
 	transport.Mover
 	board  *collective.Board
 	number uint64
 }
 
 // Peers implements transport.Exchange.
-func (n neighbours) Peers(come []*wire.Process, gone []uint64, why error) {
+func (n neighbors) Peers(come []*wire.Process, gone []uint64, why error) {
 	for _, p := range come {
 		if p.Board == n.number {
 			n.board.Meet(p.Number, int(p.Slot))

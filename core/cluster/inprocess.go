@@ -199,7 +199,7 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 			return err
 		}
 		m.engine = collective.New(m.exchange, 0, m.board)
-		config.Engine, config.Exchange = m.engine, neighbours{m.exchange, m.board, welcome.Board.Number}
+		config.Engine, config.Exchange = m.engine, neighbors{m.exchange, m.board, welcome.Board.Number}
 	} else {
 		l.in.come(&wire.Process{Number: welcome.Process, Epoch: offer.Epoch, Node: offer.Node})
 		config.Exchange, config.DeviceID = fellows{m.exchange, l.in}, l.in.device

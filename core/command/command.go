@@ -85,7 +85,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 	root.SetErr(p.err)
 	until, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	code := p.exit(until, root.ExecuteContext(until))
-	if signalled := until.Err() != nil && ctx.Err() == nil; !signalled {
+	if signaled := until.Err() != nil && ctx.Err() == nil; !signaled {
 		stop()
 	}
 	return code

@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 
 func TestWrongUseIsExplained(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pathways.toml")
-	statustest.OK(t, os.WriteFile(file, []byte("colour = \"red\"\n"), 0o600))
+	statustest.OK(t, os.WriteFile(file, []byte("color = \"red\"\n"), 0o600))
 	short := map[string]string{"HOME": "/tmp"}
 	for _, c := range []struct {
 		name      string
@@ -84,7 +84,7 @@ func TestWrongUseIsExplained(t *testing.T) {
 		{"cluster", short, []string{"up", "--cluster", "../x"}, "letters, digits"},
 		{"dir", short, []string{"up", "--dir", "/" + strings.Repeat("d", 100)}, "too long"},
 		{"home", nil, []string{"up"}, "--dir"},
-		{"line", short, []string{"up", "--config", file}, "colour"},
+		{"line", short, []string{"up", "--config", file}, "color"},
 		{"file", short, []string{"up", "--config", file + "x"}, "pathways.tomlx: no such file"},
 		{"order", map[string]string{"HOME": t.TempDir()},
 			[]string{"controller", "--listen", "unix:x", "--order", "lifo"}, "fifo or fair"},

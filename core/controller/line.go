@@ -54,7 +54,7 @@ type entry struct {
 	node   int          //
 	waits  int          // entries that it waits for
 	then   []*entry     // those that wait for it
-	before *entry       // neighbours in the line; before also links those to be used again
+	before *entry       // neighbors in the line; before also links those to be used again
 	behind *entry       //
 }
 

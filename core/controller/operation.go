@@ -93,7 +93,7 @@ type gang struct {
 	// A Put or a Transfer of which each worker is sent its own part; nil of others.
 	message proto.Message
 	cut     *cut // of a Transfer
-	// Of its session's gangs under way: its place among them, and its neighbours.
+	// Of its session's gangs under way: its place among them, and its neighbors.
 	turn           uint64
 	before, behind *gang
 	retires        []ledger.ID // of a put: what of its array was freed before it has ended

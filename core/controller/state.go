@@ -25,7 +25,7 @@
 //
 // # Concurrency
 //
-// The caller serialises calls of State, but for those that say so.
+// The caller serializes calls of State, but for those that say so.
 package controller
 
 import (

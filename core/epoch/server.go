@@ -33,7 +33,7 @@ type link struct {
 	number uint64
 	in     *transport.Incoming
 	queue  []message
-	filled sync.Cond // signalled when the queue is not empty, or over is set
+	filled sync.Cond // signaled when the queue is not empty, or over is set
 	over   bool      // the connection ends once the queue has been written
 }
 

@@ -23,7 +23,7 @@
 //
 // # Concurrency
 //
-// The caller serialises calls of State. All methods of Server and Member may be
+// The caller serializes calls of State. All methods of Server and Member may be
 // called from any goroutine. core/cluster assembles them.
 package epoch
 

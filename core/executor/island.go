@@ -92,7 +92,7 @@ type Island struct {
 	spare   []*entry          // free entries, for reuse
 	holding []*entry          // gangs with a cell whose end has not been seen
 	cells   []*Cell           // free
-	changed *sync.Cond        // signalled when there is room, or one of the island's launches has ended
+	changed *sync.Cond        // signaled when there is room, or one of the island's launches has ended
 	running int               // number of the island's own goroutines
 	closed  bool
 	pass    *Pass  // or nil, see ShowPass

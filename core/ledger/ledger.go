@@ -14,7 +14,7 @@
 //
 // # Concurrency
 //
-// A Ledger has no lock, clock or goroutine: its caller serialises the calls.
+// A Ledger has no lock, clock or goroutine: its caller serializes the calls.
 package ledger
 
 import (
@@ -49,7 +49,7 @@ const MaxShardBytes = 1 << 46
 type object struct {
 	gen        uint64
 	extent     *extent // in a free slot nil, or one of an owner that was dropped
-	prev, next uint32  // neighbours in the owner's list; next also links retired objects, and free slots
+	prev, next uint32  // neighbors in the owner's list; next also links retired objects, and free slots
 	bytes      int64   // of a shard
 	label      string
 	retired    bool

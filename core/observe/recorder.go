@@ -70,7 +70,7 @@ func (r *Recorded) first(share float64) Recorded {
 // Recorder holds the recordings of a process.
 type Recorder struct {
 	recordings atomic.Pointer[[]*Recording] // nil if there are none
-	mu         sync.Mutex                   // serialises writes of recordings
+	mu         sync.Mutex                   // serializes writes of recordings
 }
 
 // Recording keeps spans between Start and Stop.
@@ -81,7 +81,7 @@ type Recording struct {
 	began    int64
 
 	mu      sync.Mutex // guards the rest
-	settled sync.Cond  // signalled when running becomes 0 or Stop's patience ends
+	settled sync.Cond  // signaled when running becomes 0 or Stop's patience ends
 	names   struct{ spans, events Names }
 	spans   chunks[keptSpan]
 	events  chunks[keptEvent]

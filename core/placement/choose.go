@@ -68,7 +68,7 @@ func (c *chooser) choose(view *View, all []candidate, w Want, several bool) []in
 	var best choice
 	found := false
 	for _, is := range c.islands {
-		for _, by := range []unit{neighbours, anywhere} {
+		for _, by := range []unit{neighbors, anywhere} {
 			c.groups = c.split(c.groups[:0], is.lo, is.hi, by)
 			if c.pick(w.Devices/c.row, &best, found) {
 				found = true
@@ -90,9 +90,9 @@ func (c *chooser) choose(view *View, all []candidate, w Want, several bool) []in
 type unit uint8
 
 const (
-	neighbours unit = iota // consecutive devices of one worker
-	island                 // those of one island
-	anywhere               // all
+	neighbors unit = iota // consecutive devices of one worker
+	island                // those of one island
+	anywhere              // all
 )
 
 // split cuts a part of the candidates into groups.
@@ -104,7 +104,7 @@ func (c *chooser) split(into []group, lo, hi int, by unit) []group {
 	for i := lo + 1; i < hi && by != anywhere; i++ {
 		a, b := &c.all[i-1], &c.all[i]
 		together := a.run == b.run
-		if by == neighbours {
+		if by == neighbors {
 			together = together && a.device+1 == b.device
 		} else if !together {
 			together = c.view.runs[a.run].worker.Island == c.view.runs[b.run].worker.Island

@@ -15,7 +15,7 @@
 // subtracts one, and Leave removes the record.
 //
 // The same calls in the same order choose the same devices: the package has values and one table, and no goroutine,
-// lock, clock or socket. The caller serialises calls of a Map; a View does not change. The package imports only
+// lock, clock or socket. The caller serializes calls of a Map; a View does not change. The package imports only
 // core/status.
 package placement
 

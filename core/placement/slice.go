@@ -15,7 +15,7 @@ import (
 type Want struct {
 	Devices int
 	// Topology holds the sizes of the slice's dimensions; their product is Devices. The
-	// last dimension is placed on neighbours: consecutive devices of one worker, or, if
+	// last dimension is placed on neighbors: consecutive devices of one worker, or, if
 	// no worker has enough of them, of one island. If Topology is empty, any devices do.
 	Topology []int
 	// Island and Kind say where the devices are, and of which kind; "" means any. Without both they are of the first

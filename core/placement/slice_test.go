@@ -76,7 +76,7 @@ func TestGrantPrefersWholeWorkersAndFreeDevices(t *testing.T) {
 		{"rows beside what is in use", []int{3, 3}, []Want{{Devices: 1}, {Devices: 4, Topology: []int{2, 2}}},
 			"[0] [1 2 3 4]"},
 		{"rows longer than a worker", []int{2, 2, 2}, []Want{{Devices: 4, Topology: []int{1, 4}}}, "[0 1 2 3]"},
-		{"neighbours", []int{1, 3, 1}, []Want{{Devices: 3, Topology: []int{3}}}, "[1 2 3]"},
+		{"neighbors", []int{1, 3, 1}, []Want{{Devices: 3, Topology: []int{3}}}, "[1 2 3]"},
 		{"three dimensions", []int{4, 4}, []Want{{Devices: 8, Topology: []int{2, 2, 2}}}, "[0 1 2 3 4 5 6 7]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -77,7 +77,7 @@ func rows(dst []byte, out int64, src []byte, in, run, n int64) {
 	}
 }
 
-// strides stores the distance in bytes between neighbours along each dimension in out,
+// strides stores the distance in bytes between neighbors along each dimension in out,
 // and returns the offset of the element at at.
 func strides(out, dims, at []int64, width int64) (offset int64) {
 	step := width

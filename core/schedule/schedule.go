@@ -2,7 +2,7 @@
 //
 // It is a pure state machine: State.Step takes an event and appends the actions
 // that follow from it. It has no goroutine, lock, clock, socket or random
-// source, so the same events always produce the same actions. The caller serialises
+// source, so the same events always produce the same actions. The caller serializes
 // calls of Step and carries the actions out. Each island has one State. The package
 // imports only core/status and core/invariants.
 //
@@ -163,7 +163,7 @@ type record struct {
 	data    int32  // producers that must launch first
 	order   uint64 // of submission
 	succ    []edge // to the gangs that wait for this one
-	// Neighbours in State's list of lanes; next also links free records.
+	// Neighbors in State's list of lanes; next also links free records.
 	prev, next *record
 }
 

@@ -40,7 +40,7 @@ type Session struct {
 	token uint64
 	ends  map[uint64]*future // operations in flight
 	owed  int                // shards lent to devices, and cancelled reads that have not ended
-	none  sync.Cond          // signalled when ends is empty and owed is 0
+	none  sync.Cond          // signaled when ends is empty and owed is 0
 }
 
 // future is an operation that ends.

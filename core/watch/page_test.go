@@ -66,7 +66,7 @@ func (everything) Traces() []*wire.Report_Trace {
 func (everything) Trace(number uint64) []byte { return fixed{}.Trace(number) }
 
 // tried is a script that points at the timeline everywhere, as a user's mouse does, and writes down what the page says
-// of these places, and the colours of each lane's pixels.
+// of these places, and the colors of each lane's pixels.
 const tried = `setTimeout(() => {
   const canvas = document.getElementById("timeline"), at = canvas.getBoundingClientRect(), said = new Set();
   for (const row of [9, 27]) for (let x = 0; x < at.width; x += 5) {
@@ -153,7 +153,7 @@ func TestPageInABrowser(t *testing.T) {
 		"device 1 says a program of another tenant; session 4, other of students; 2000.0 ms on w0/1",
 		`the trace is {"traceEvents":[1]}`, "step.json (2.0 KiB, compressed)",
 		"it keeps 1024 sessions and 2 bars",
-		`the plot has [{"label":"sessions that have ended of students","colour":"#f4c8b3","own":[15,2]}]`,
+		`the plot has [{"label":"sessions that have ended of students","color":"#f4c8b3","own":[15,2]}]`,
 		"lane 0 is 42 120 214 255 for 0.4", "lane 1 is 224 101 43 255 for 0.2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not show %q", want)

@@ -2667,12 +2667,12 @@ func (x *KeyAnswer) GetValue() []byte {
 
 type Compile struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Op      uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`           // client's, or the controller's own towards a worker
+	Op      uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`           // client's, or the controller's own toward a worker
 	Program uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"` // name made by the client
 	Format  string                 `protobuf:"bytes,3,opt,name=format,proto3" json:"format,omitempty"`    // "mlir", "hlo", "sim", or "pathways" for what Compiled.portable gave
 	Code    []byte                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`        // empty where text says where it is
 	// xla.CompileOptionsProto. From the client its device assignment names virtual
-	// devices; towards a worker it numbers the rows, 0, 1, 2 …, replica-major.
+	// devices; toward a worker it numbers the rows, 0, 1, 2 …, replica-major.
 	Options []byte `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
 	// Controller to worker: the devices of the assignment, row by row, as
 	// (worker, local device). O(shards), once a program.
@@ -3573,7 +3573,7 @@ type ProgramInfo struct {
 	Outputs       []*Array               `protobuf:"bytes,6,rep,name=outputs,proto3" json:"outputs,omitempty"`         // a shard of each
 	Parameters    []*Array               `protobuf:"bytes,7,rep,name=parameters,proto3" json:"parameters,omitempty"`   // a shard of each
 	Donated       []uint32               `protobuf:"varint,8,rep,packed,name=donated,proto3" json:"donated,omitempty"` // parameters the program consumes
-	Optimized     []byte                 `protobuf:"bytes,9,opt,name=optimized,proto3" json:"optimized,omitempty"`     // HloModuleProtoWithConfig, partitioned and optimised
+	Optimized     []byte                 `protobuf:"bytes,9,opt,name=optimized,proto3" json:"optimized,omitempty"`     // HloModuleProtoWithConfig, partitioned and optimized
 	Cost          *Cost                  `protobuf:"bytes,10,opt,name=cost,proto3" json:"cost,omitempty"`
 	Collective    bool                   `protobuf:"varint,11,opt,name=collective,proto3" json:"collective,omitempty"` // its shards wait for each other
 	unknownFields protoimpl.UnknownFields

@@ -221,7 +221,7 @@ func describe(x device.Executable, o compileoptions.Options) (*wire.ProgramInfo,
 	return info, nil
 }
 
-// orders returns the layouts of an optimised program's arrays. A program that cannot be read has them row-major.
+// orders returns the layouts of an optimized program's arrays. A program that cannot be read has them row-major.
 func orders(info *wire.ProgramInfo) {
 	s, err := hlo.ReadSignature("hlo_with_config", info.Optimized)
 	if err != nil {
@@ -248,7 +248,7 @@ var hostCallTarget = []byte("python_cpu_callback")
 var collectives = [][]byte{[]byte("all-reduce"), []byte("all-gather"), []byte("all-to-all"), []byte("reduce-scatter"),
 	[]byte("collective-"), []byte("send"), []byte("recv")}
 
-// waits reports whether the devices of an optimised module may wait for each other. If a module is not known, it is
+// waits reports whether the devices of an optimized module may wait for each other. If a module is not known, it is
 // assumed.
 func waits(module []byte) bool {
 	if len(module) == 0 {
@@ -262,14 +262,14 @@ func waits(module []byte) bool {
 	return false
 }
 
-// A loop in an optimised module, by its opcode, and what XLA writes down of one whose
+// A loop in an optimized module, by its opcode, and what XLA writes down of one whose
 // number of turns it knows.
 var (
 	loop  = []byte("\x12\x05while") // field 2 of an instruction
 	turns = []byte("known_trip_count")
 )
 
-// unbounded reports whether an optimised module has a loop whose number of turns is
+// unbounded reports whether an optimized module has a loop whose number of turns is
 // known only when it runs. Each run of such a program may take any time, however quick
 // the one before was, so none may hold the goroutine that reads the connection.
 func unbounded(module []byte) bool {

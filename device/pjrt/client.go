@@ -63,7 +63,7 @@ type Client struct {
 
 	mu     sync.Mutex
 	closed atomic.Bool // written under mu, so that hold and Close agree
-	quiet  sync.Cond   // signalled after closed is set, when work or refs fall; uses mu
+	quiet  sync.Cond   // signaled after closed is set, when work or refs fall; uses mu
 }
 
 // deviceHandles are the plugin's handles of a device, which live as long as the client.

@@ -17,11 +17,11 @@
 
 #include "driver.h"
 
-enum { kLearnt = 32 << 20 };  // on machines of 64 bits
+enum { kLearned = 32 << 20 };  // on machines of 64 bits
 
 void pwdrv_teach_malloc(void) {
   // Including the header, and rounded up to whole pages of 64 KiB at most, it is no larger.
-  void* volatile block = malloc(kLearnt - (128 << 10));
+  void* volatile block = malloc(kLearned - (128 << 10));
   free(block);
 }
 

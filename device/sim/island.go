@@ -28,7 +28,7 @@ type Island struct {
 	start time.Time
 
 	mu      sync.Mutex
-	turned  sync.Cond // signalled at the end of each turn
+	turned  sync.Cond // signaled at the end of each turn
 	turning bool      // whether a goroutine carries out due entries
 	ending  bool      // whether it commits one
 	now     time.Duration

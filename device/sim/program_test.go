@@ -17,7 +17,7 @@ func TestBadProgramsAreRefused(t *testing.T) {
 	d := open(t, sim.Options{Devices: 4})
 	for _, c := range []struct{ name, code, text string }{
 		{"not JSON", `add_one`, "want JSON"},
-		{"unknown field", `{"name": "p", "colour": 1}`, "colour"},
+		{"unknown field", `{"name": "p", "color": 1}`, "color"},
 		{"two values", `{"name": "p"} {"name": "q"}`, "more than one"},
 		{"no name", `{}`, "name"},
 		{"negative cost", `{"name": "p", "cost_ns": -1}`, "cost_ns"},

@@ -73,7 +73,7 @@ figure, rows = plt.subplots(2, figsize=(9, 4.6), layout="constrained", sharex=Tr
 labels = {i: f"device {i}" for i in range(6)}
 for axes, (name, way) in zip(rows, {"call by call": f, "as one program": program}.items(), strict=True):
     shortest = min((recorded(way) for _ in range(50)), key=length)
-    bars = [(s.device, s.begin, s.seconds, pictures.COLOURS[s.device // 2 * 2], "abc"[s.device // 2]) for s in shortest]
+    bars = [(s.device, s.begin, s.seconds, pictures.COLORS[s.device // 2 * 2], "abc"[s.device // 2]) for s in shortest]
     pictures.timeline(axes, bars, labels)
     took = f"{1e3 * length(shortest):.2f} ms from the first computation to the end of the last"
     axes.set_title(f"{name}: {took}")

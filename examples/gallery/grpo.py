@@ -146,12 +146,12 @@ with pathways.trace(out / "grpo.json") as timeline:
     go_on(6)
     jax.block_until_ready(params)
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained", width_ratios=(1, 1.6))
-left.plot(got, color=pictures.COLOURS[0])
+left.plot(got, color=pictures.COLORS[0])
 left.set(title="digits that are right", xlabel="step", ylim=(0, 1))
-colours = {"sample": pictures.COLOURS[2], "train": pictures.COLOURS[0]}
-spans = [s for s in timeline.spans if s.name in colours]
+colors = {"sample": pictures.COLORS[2], "train": pictures.COLORS[0]}
+spans = [s for s in timeline.spans if s.name in colors]
 first = min(s.begin for s in spans)
-bars = [(s.device, s.begin - first, s.seconds, colours[s.name]) for s in spans]
+bars = [(s.device, s.begin - first, s.seconds, colors[s.name]) for s in spans]
 rows = {d.id: name for mesh, name in ((trainer, "trainer"), (sampler, "sampler")) for d in mesh.devices.flat}
 pictures.timeline(right, bars, rows)
 right.set(title="six steps", xlabel="milliseconds")

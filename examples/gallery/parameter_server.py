@@ -125,7 +125,7 @@ for way in (synchronous, asynchronous):
 plt = pictures.pyplot()
 from matplotlib import ticker  # noqa: E402
 
-COLOURS = {synchronous: "#0072b2", asynchronous: "#d55e00"}
+COLORS = {synchronous: "#0072b2", asynchronous: "#d55e00"}
 figure = plt.figure(figsize=(10, 5.4), layout="constrained")
 left, (loss_axes, curve_axes) = figure.subplots(2, 2, width_ratios=(3, 2)).T
 rows = {server.id: "server"} | {device.id: f"worker {i}" for i, device in enumerate(workers)}
@@ -152,23 +152,23 @@ def bars(spans, way):
         for i, (begin, end) in enumerate(answers[worker]):
             needed = version(way, worker, i)
             begin = min(max(begin, adds[needed - 1][1]), end) if needed else begin
-            shown.append((device.id, begin, end - begin, pictures.COLOURS[2 * worker + 2 * (worker > 0)]))
+            shown.append((device.id, begin, end - begin, pictures.COLORS[2 * worker + 2 * (worker > 0)]))
     return shown
 
 
-def line(axes, x, y, name, colour, up):
+def line(axes, x, y, name, color, up):
     """Draws a line with its name at its end."""
-    axes.plot(x, y, color=colour)
+    axes.plot(x, y, color=color)
     place = {"xytext": (5, up), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    axes.annotate(name, (x[-1], y[-1]), color=colour, **place)
+    axes.annotate(name, (x[-1], y[-1]), color=color, **place)
 
 
 line(curve_axes, at[:, 0], curve(at)[:, 0], "true", "black", 25)
 for axes, (way, (params, losses, spans)) in zip(left, results.items(), strict=True):
     name, up = way.__name__, 12 if way is synchronous else -1
-    line(loss_axes, range(1, len(losses) + 1), [float(loss) for loss in losses], name, COLOURS[way], up)
+    line(loss_axes, range(1, len(losses) + 1), [float(loss) for loss in losses], name, COLORS[way], up)
     learned = predict(jax.device_put(params, server), at)
-    line(curve_axes, at[:, 0], np.asarray(learned)[:, 0], name, COLOURS[way], up)
+    line(curve_axes, at[:, 0], np.asarray(learned)[:, 0], name, COLORS[way], up)
     pictures.timeline(axes, bars(spans, way), rows)
     axes.set(title=f"{name}: {TRACED} rounds")
 end = max(axes.get_xlim()[1] for axes in left)

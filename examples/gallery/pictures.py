@@ -9,7 +9,7 @@ try:
 except ImportError:  # the scripts do all but their pictures
     matplotlib = None
 
-COLOURS = matplotlib.colormaps["tab20"].colors if matplotlib else ()
+COLORS = matplotlib.colormaps["tab20"].colors if matplotlib else ()
 
 
 def pyplot():
@@ -36,17 +36,17 @@ def timeline(axes, bars, rows):
 
     Args:
       axes: of matplotlib.
-      bars: (device, begin, seconds, colour), or with a name to write on it at the end.
+      bars: (device, begin, seconds, color), or with a name to write on it at the end.
       rows: device → what its row is called.
     """
     order = {device: -i for i, device in enumerate(rows)}
     thin = max(begin + seconds for _, begin, seconds, *_ in bars) / 300  # an edge would cover these
-    for device, begin, seconds, colour, *name in bars:
+    for device, begin, seconds, color, *name in bars:
         axes.broken_barh(
             [(begin * 1e3, seconds * 1e3)],
             (order[device] - 0.4, 0.8),
-            facecolor=colour,
-            edgecolor="white" if seconds > thin else colour,
+            facecolor=color,
+            edgecolor="white" if seconds > thin else color,
             linewidth=0.5,
         )
         for text in name:

@@ -17,7 +17,7 @@ STEPS, WIDTH = int(os.environ.get("GALLERY_STEPS", "40")), int(os.environ.get("G
 
 # %% [markdown]
 # A stage is a function, its parameters and a place. The first stage maps points of the plane to the model's width, the
-# last one maps the output to colours.
+# last one maps the output to colors.
 
 
 # %%
@@ -44,18 +44,18 @@ def make(stage, random):
 random = np.random.default_rng(0)
 slices = pathways.make_virtual_device_set()
 stages = [(layers, make(stage, random), slices.add_slice(devices=1)) for stage in range(4)]
-pipe = pathways.pipeline(stages, microbatches=8, loss=lambda y, colours: jnp.mean((y - colours) ** 2))
+pipe = pathways.pipeline(stages, microbatches=8, loss=lambda y, colors: jnp.mean((y - colors) ** 2))
 print(pipe.schedule)
 
 # %% [markdown]
-# The model learns the colour of each point of a picture. Each stage's parameters are updated on their devices, by an
+# The model learns the color of each point of a picture. Each stage's parameters are updated on their devices, by an
 # ordinary jitted function.
 
 # %%
 SIZE = 64
 points = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, SIZE)], indexing="ij"), -1).reshape(-1, 2).astype("float32")
 angle, radius = np.arctan2(points[:, 0], points[:, 1]), np.hypot(points[:, 0], points[:, 1])
-colours = np.stack([np.cos(3 * angle + 9 * radius + shift) for shift in (0, 2, 4)], -1).astype("float32") * 0.5 + 0.5
+colors = np.stack([np.cos(3 * angle + 9 * radius + shift) for shift in (0, 2, 4)], -1).astype("float32") * 0.5 + 0.5
 
 
 @jax.jit
@@ -69,7 +69,7 @@ losses = []
 
 
 def step():
-    loss, gradients = pipe.value_and_grad(points, colours)
+    loss, gradients = pipe.value_and_grad(points, colors)
     for stage in range(4):
         pipe.params[stage], speeds[stage] = update(pipe.params[stage], speeds[stage], gradients[stage])
     losses.append(loss)  # a future: the loop does not wait
@@ -113,7 +113,7 @@ pictures.timeline(axes, bars, rows)
 for stage in range(1, 4):
     axes.axhline(0.5 - 2 * stage, color="lightgrey", linewidth=0.8)
 axes.set(title=f"{pipe.schedule.bubble:.0%} idle as planned, {idle:.0%} as it ran; forward blue, backward green")
-for part, image, title in zip(pair.subplots(2), (colours, pipe.forward(points)), ("to learn", "learned"), strict=True):
+for part, image, title in zip(pair.subplots(2), (colors, pipe.forward(points)), ("to learn", "learned"), strict=True):
     part.imshow(np.clip(np.asarray(image), 0, 1).reshape(SIZE, SIZE, 3))
     part.set(title=title, xticks=[], yticks=[])
 figure.savefig(out / "pipeline.png", dpi=100)

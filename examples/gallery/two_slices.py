@@ -108,8 +108,8 @@ for axes, (name, array) in zip(left.subplots(2, 3).flat, arrays.items(), strict=
         boxes.setdefault(str(shard.index), (shard.index, []))[1].append(shard.device.id)
     for index, holders in boxes.values():
         (top, bottom, _), (west, east, _) = (s.indices(n) for s, n in zip(index, array.shape, strict=True))
-        colour = pictures.COLOURS[2 * holders[0] + (len(holders) > 1)]
-        axes.add_patch(plt.Rectangle((west, top), east - west, bottom - top, facecolor=colour, edgecolor="white"))
+        color = pictures.COLORS[2 * holders[0] + (len(holders) > 1)]
+        axes.add_patch(plt.Rectangle((west, top), east - west, bottom - top, facecolor=color, edgecolor="white"))
         text = " ".join(map(str, sorted(holders)))
         axes.text((west + east) / 2, (top + bottom) / 2, text, ha="center", va="center")
     axes.set(title=name, xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])

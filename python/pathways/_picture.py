@@ -8,7 +8,7 @@ from pathways._schedule import Op, Schedule
 from pathways._slots import LEFT, Picture
 from pathways._text import duration
 
-# By kind: hue, lightness, and the colour of the number.
+# By kind: hue, lightness, and the color of the number.
 _LOOKS = {
     "forward": (210, 72, "#123"),
     "backward": (145, 45, "#fff"),
@@ -16,7 +16,7 @@ _LOOKS = {
     "weight": (45, 62, "#321"),
 }
 
-OTHER = "#9aa"  # the colour of what is no op
+OTHER = "#9aa"  # the color of what is no op
 FOOT = 44  # pixels below the rows
 LINE = 18  # pixels of a further line of text there
 
@@ -29,7 +29,7 @@ def _slots(schedule: Schedule) -> str:
     """Draws the schedule alone: an op takes a slot, or so many of them."""
     title = f"{schedule.name}: {schedule.shape}, {schedule.bubble:.0%} idle"
     picture = Picture(title, schedule.rows, schedule.slots, FOOT)
-    _say(picture, 42, f"numbers are microbatches: {_colours(schedule)}")
+    _say(picture, 42, f"numbers are microbatches: {_colors(schedule)}")
     for op in schedule:
         said = f"stage {op.stage}, {op.kind} of microbatch {op.microbatch}, slot {op.slot}"
         picture.box(op.slot, schedule.places[op.stage], op.kind, said, op.microbatch, *_look(schedule, op))
@@ -43,10 +43,10 @@ def _beside(schedule: Schedule, recorded: Recorded) -> str:
     title = f"{schedule.name}: {schedule.shape}; as it ran: {recorded.bubble:.0%} idle ({schedule.bubble:.0%} planned)"
     rows = [said for name in schedule.rows for said in (f"{name}: plan", "as it ran")]
     picture = Picture(title, rows, schedule.slots, FOOT + LINE, pairs=True)
-    whole, colours = max(recorded.seconds, planned), _colours(schedule)
+    whole, colors = max(recorded.seconds, planned), _colors(schedule)
     if recorded.others:
-        colours += "; grey: other work, such as an optimizer's"
-    _say(picture, 42, f"numbers are microbatches: {colours}")
+        colors += "; gray: other work, such as an optimizer's"
+    _say(picture, 42, f"numbers are microbatches: {colors}")
     for row, ops in enumerate((recorded.planned, recorded.ops)):
         for op, begin, end in ops:
             if op.kind == "input" and begin == end:  # an input half for which no stage waits is no computation
@@ -63,7 +63,7 @@ def _beside(schedule: Schedule, recorded: Recorded) -> str:
     return picture.text()
 
 
-def _colours(schedule: Schedule) -> str:
+def _colors(schedule: Schedule) -> str:
     if any(op.kind == "weight" for op in schedule):
         said = "blue forward, green input gradients, yellow weight gradients"
     else:
@@ -74,7 +74,7 @@ def _colours(schedule: Schedule) -> str:
 
 
 def _look(schedule: Schedule, op: Op) -> tuple[str, str]:
-    """Returns the colours of an op's box, and of its number."""
+    """Returns the colors of an op's box, and of its number."""
     hue, lightness, ink = _LOOKS[op.kind]
     lightness += 8 * (op.microbatch % 2)
     saturation = 55 if op.stage < len(schedule.rows) else 90  # a place's later stages

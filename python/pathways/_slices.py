@@ -288,7 +288,7 @@ class VirtualDeviceSet:
         Args:
           devices: the number of devices.
           topology: the slice's shape; the product of its sizes is the number of devices. Devices along the last
-            dimension are neighbours, from one worker if one has enough. With it, `devices` may be omitted.
+            dimension are neighbors, from one worker if one has enough. With it, `devices` may be omitted.
           island: the name of their island, as `pathways status` shows it; None means any.
           kind: their `device.device_kind`; None means any.
           tpu_devices: the paper's name for `devices`.

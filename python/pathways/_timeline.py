@@ -93,8 +93,8 @@ class Timeline:
 _LEFT, _WIDTH, _RIGHT, _TOP, _ROW = 84, 760, 24, 58, 26  # pixels
 _LETTER = 6.2  # pixels, the width of one in a bar's name
 _TICKS = 8  # at most
-# Distinguishable with red-green colour blindness; after Okabe and Ito (2008).
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a00", "#666666")
+# Distinguishable with red-green color blindness; after Okabe and Ito (2008).
+_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a00", "#666666")
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _MOST_BARS = 20_000  # a browser would need seconds to draw more; Perfetto shows all
 
@@ -107,7 +107,7 @@ def _svg(spans: list[Span]) -> str:
     # A tenth of a unit is enough, so that two traces of similar length have the same unit.
     unit, called = next(((u, c) for u, c in _UNITS if whole >= u / 10), _UNITS[-1])
     names = list(dict.fromkeys(span.name for span in spans))
-    colours = {name: _colour(i) for i, name in enumerate(names)}
+    colors = {name: _color(i) for i, name in enumerate(names)}
     width, bottom = _LEFT + _WIDTH + _RIGHT, _TOP + _ROW * max(len(devices), 1)
     left_out = max(0, len(spans) - _MOST_BARS)
     title = f"{count(len({span.gang for span in spans}), 'gang')} on {count(len(devices), 'device')}"
@@ -118,7 +118,7 @@ def _svg(spans: list[Span]) -> str:
         f'viewBox="0 0 {width} {bottom + 44}" font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{bottom + 44}" fill="#fff"/>',
         f'<text x="12" y="20" font-size="13" font-weight="bold">{title}</text>',
-        _legend(colours),
+        _legend(colors),
     ]
     for device, row in rows.items():
         y = _TOP + _ROW * row
@@ -130,7 +130,7 @@ def _svg(spans: list[Span]) -> str:
         label = span.name if len(span.name) * _LETTER < w - 4 else ""
         parts.append(
             f'<g><title>{escape(told)}</title><rect x="{x:.2f}" y="{y + 3}" width="{w:.2f}" height="{_ROW - 6}" '
-            f'fill="{colours[span.name]}" stroke="#fff" stroke-width="0.5"/>'
+            f'fill="{colors[span.name]}" stroke="#fff" stroke-width="0.5"/>'
             + (
                 f'<text x="{x + w / 2:.2f}" y="{y + 17}" fill="#fff" font-size="11" text-anchor="middle">'
                 f"{escape(label)}</text>"
@@ -150,22 +150,22 @@ def _svg(spans: list[Span]) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _colour(i: int) -> str:
-    """Returns the colour of the i-th function. When all were used they come again, darker."""
-    colour = _COLOURS[i % len(_COLOURS)]
-    light = 0.6 ** (i // len(_COLOURS))
-    return "#" + "".join(f"{round(light * int(colour[at : at + 2], 16)):02x}" for at in (1, 3, 5))
+def _color(i: int) -> str:
+    """Returns the color of the i-th function. When all were used they come again, darker."""
+    color = _COLORS[i % len(_COLORS)]
+    light = 0.6 ** (i // len(_COLORS))
+    return "#" + "".join(f"{round(light * int(color[at : at + 2], 16)):02x}" for at in (1, 3, 5))
 
 
-def _legend(colours: dict[str, str]) -> str:
-    """Returns the names of the functions with their colours, as many as fit on one line."""
+def _legend(colors: dict[str, str]) -> str:
+    """Returns the names of the functions with their colors, as many as fit on one line."""
     parts, x = [], 12.0
-    for name, colour in colours.items():
+    for name, color in colors.items():
         short = name if len(name) <= 28 else name[:27] + "…"
         if x + 18 + len(short) * 7 > _LEFT + _WIDTH:
             parts.append(f'<text x="{x}" y="44" fill="#555">…</text>')
             break
-        parts.append(f'<rect x="{x}" y="34" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<rect x="{x}" y="34" width="12" height="12" fill="{color}"/>')
         parts.append(f'<text x="{x + 16}" y="44" fill="#333">{escape(short)}</text>')
         x += 32 + len(short) * 7
     return "".join(parts)

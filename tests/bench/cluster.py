@@ -397,7 +397,7 @@ def run(quick, chosen):
 
 def draw(axes, results):
     """Draws the computations a second of each system, on a logarithmic axis."""
-    from figures import COLOURS
+    from figures import COLORS
 
     names = list(results)
     for at, (system, title) in enumerate(TITLES.items()):
@@ -405,9 +405,9 @@ def draw(axes, results):
         middle = [rate["median"] for _, rate in have]
         error = [[r["median"] - r["low"] for _, r in have], [r["high"] - r["median"] for _, r in have]]
         rows = [i + (at - 1.5) * 0.18 for i, _ in have]
-        colour = COLOURS["Ray compiled graph" if system == "ray" else title]
+        color = COLORS["Ray compiled graph" if system == "ray" else title]
         axes.errorbar(
-            middle, rows, xerr=error, fmt="o", markersize=5, elinewidth=1, capsize=2, label=title, color=colour
+            middle, rows, xerr=error, fmt="o", markersize=5, elinewidth=1, capsize=2, label=title, color=color
         )
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), names, fontsize=8)

@@ -151,10 +151,10 @@ def plot(rows, path):
     import matplotlib
 
     matplotlib.use("Agg")
-    from figures import COLOURS, GREY
+    from figures import COLORS, GREY
     from matplotlib import pyplot
 
-    colours = COLOURS | {"PyTorch with gloo": COLOURS["Monarch"], COPIES: GREY}
+    colors = COLORS | {"PyTorch with gloo": COLORS["Monarch"], COPIES: GREY}
     counts = [n for n in WORKERS if any(row["workers"] == n for row in rows)]
     figure, axes = pyplot.subplots(
         len(OPERATIONS), len(counts), figsize=(4 * len(counts), 12), sharex=True, squeeze=False
@@ -169,7 +169,7 @@ def plot(rows, path):
                     if system in row["ms"]
                 ]
                 if points:
-                    panel.plot(*zip(*points, strict=True), "o-", markersize=3, label=title, color=colours[title])
+                    panel.plot(*zip(*points, strict=True), "o-", markersize=3, label=title, color=colors[title])
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             panel.set_title(f"{operation}, {workers} workers", fontsize=9)

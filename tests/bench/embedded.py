@@ -200,7 +200,7 @@ def draw(axes, results):
         for other, most in results[name].get("budgets", {}).items():
             half = (-0.4, 0) if other == "jaxlib" else (0, 0.4)
             axes.plot([most, most], [i + half[0], i + half[1]], color="black", linewidth=2)
-    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.axvline(1, color="gray", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()

@@ -2,7 +2,7 @@
 
     python tests/bench/figures.py [PAGE]         # docs/paper/README.md; the pictures go beside it
 
-A system has one colour in all pictures, a line has its name at its end, and each axis says which way is better.
+A system has one color in all pictures, a line has its name at its end, and each axis says which way is better.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot, ticker  # noqa: E402
 
 # Told apart by people who see no red or green, too: the palette of Okabe and Ito.
-COLOURS = {
+COLORS = {
     "Open Pathways": "#0072B2",
     "JAX with gloo": "#D55E00",
     "JAX in one process": "#E69F00",
@@ -25,7 +25,7 @@ COLOURS = {
     "Monarch": "#CC79A7",
     "TensorFlow": "#555555",
 }
-OURS = COLOURS["Open Pathways"]
+OURS = COLORS["Open Pathways"]
 GREY = "#777777"
 # Of figure 5, a panel for each way to run: what its rows' names end with, how a line is drawn, and its name's ending.
 PANELS = {
@@ -64,9 +64,9 @@ def number(cell):
 
 
 def name_at_end(axes, lines):
-    """Writes names right of the ends of lines, apart from one another; lines are (x, y, name, colour)."""
+    """Writes names right of the ends of lines, apart from one another; lines are (x, y, name, color)."""
     pixels = LINE_HEIGHT * axes.figure.dpi / 72
-    ends = sorted((axes.transData.transform((x, y))[1], x, y, name, colour) for x, y, name, colour in lines)
+    ends = sorted((axes.transData.transform((x, y))[1], x, y, name, color) for x, y, name, color in lines)
     heights = [end[0] for end in ends]
     for _ in range(200):  # what is too close goes apart by the same way to both sides
         for i in range(len(heights) - 1):
@@ -74,9 +74,9 @@ def name_at_end(axes, lines):
             if lacking > 0.01:
                 heights[i] -= lacking / 2
                 heights[i + 1] += lacking / 2
-    for height, (at, x, y, name, colour) in zip(heights, ends, strict=True):
+    for height, (at, x, y, name, color) in zip(heights, ends, strict=True):
         up = (height - at) * 72 / axes.figure.dpi
-        axes.annotate(name, (x, y), (8, up), textcoords="offset points", color=colour, fontsize=8, va="center")
+        axes.annotate(name, (x, y), (8, up), textcoords="offset points", color=color, fontsize=8, va="center")
 
 
 def plain(axes, x, y):
@@ -94,16 +94,16 @@ def save(figure, path):
 
 @contextlib.contextmanager
 def lines_over(x, lines, path, width=0.86):
-    """Draws lines, each (values, style, name, colour), with their names right of this part of the width.
+    """Draws lines, each (values, style, name, color), with their names right of this part of the width.
 
     Limits, ticks and labels are the caller's, to whom the axes are given in between.
     """
     figure, axes = pyplot.subplots(figsize=(8, 4.2))
-    for values, style, _, colour in lines:
-        axes.plot(x, values, style, color=colour, marker="o", markersize=4)
+    for values, style, _, color in lines:
+        axes.plot(x, values, style, color=color, marker="o", markersize=4)
     yield axes
     figure.tight_layout(rect=(0, 0, width, 1))
-    name_at_end(axes, [(x[-1], values[-1], name, colour) for values, _, name, colour in lines])
+    name_at_end(axes, [(x[-1], values[-1], name, color) for values, _, name, color in lines])
     save(figure, path)
 
 
@@ -130,9 +130,9 @@ def draw5(heads, rows, path):
                 style, more = ways[way]
                 points = [(n, rate) for n, cell in zip(workers, cells, strict=True) if (rate := number(cell))]
                 ours = system == "Open Pathways"
-                axes.plot(*zip(*points, strict=True), style, color=COLOURS[system], marker="o", markersize=3.5,
+                axes.plot(*zip(*points, strict=True), style, color=COLORS[system], marker="o", markersize=3.5,
                           linewidth=2.2 if ours else 1.2, zorder=3 if ours else 2)  # fmt: skip
-                ends.append((*points[-1], system + more, COLOURS[system]))
+                ends.append((*points[-1], system + more, COLORS[system]))
         axes.set_title(title, fontsize=10, loc="left")
         plain(axes, "workers", "computations a second (higher is better)")
         axes.set_yscale("log")
@@ -154,20 +154,20 @@ def draw6(heads, rows, path):
     for i, (workers, *cells) in enumerate(rows):
         points = [re.match(r"([\d,]+) µs: ([\d.]+)", cell) for cell in cells]
         points = [(number(point[1]) / 1e3, float(point[2])) for point in points if point]
-        colour = pyplot.get_cmap("Blues")(0.45 + 0.5 * i / max(len(rows) - 1, 1))
-        axes.plot(*zip(*points, strict=True), "-o", color=colour, markersize=4)
+        color = pyplot.get_cmap("Blues")(0.45 + 0.5 * i / max(len(rows) - 1, 1))
+        axes.plot(*zip(*points, strict=True), "-o", color=color, markersize=4)
         up = 8 if points[0][1] > 1 else -15  # lines come from above to 1, or from below
         axes.annotate(f"{workers} worker{'s' * (workers != '1')}", points[0], (0, up), textcoords="offset points",
-                      ha="center", fontsize=8, color=colour)  # fmt: skip
+                      ha="center", fontsize=8, color=color)  # fmt: skip
     axes.margins(y=0.12)
-    axes.axhline(1, color=COLOURS["JAX with gloo"], linewidth=1)
+    axes.axhline(1, color=COLORS["JAX with gloo"], linewidth=1)
     axes.set(xscale="log", yscale="log")
     axes.set_yticks([0.5, 1, 2, 5], ["0.5 ×", "1 ×", "2 ×", "5 ×"])
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     plain(axes, "milliseconds a computation takes JAX with gloo", "throughput of Open Pathways\n(higher is better)")
     axes.annotate("as fast as JAX with gloo", (1, 1), (-4, -11), ha="right", xycoords=("axes fraction", "data"),
-                  textcoords="offset points", fontsize=8, color=COLOURS["JAX with gloo"])  # fmt: skip
+                  textcoords="offset points", fontsize=8, color=COLORS["JAX with gloo"])  # fmt: skip
     figure.tight_layout()
     save(figure, path)
 
@@ -197,10 +197,10 @@ def draw8(heads, rows, path):
             if of == length:
                 ours = system == "Open Pathways"
                 values = [number(cell) for cell in cells]
-                axes.plot(counts, values, "-o", color=COLOURS[system], markersize=3.5, linewidth=2.2 if ours else 1.2)
+                axes.plot(counts, values, "-o", color=COLORS[system], markersize=3.5, linewidth=2.2 if ours else 1.2)
                 up = 6 if values[-1] == max(number(r[-1]) for r in rows if r[0].endswith(f", {length}")) else -14
                 axes.annotate(system, (counts[-1], values[-1]), (0, up), textcoords="offset points", ha="right",
-                              fontsize=8, color=COLOURS[system])  # fmt: skip
+                              fontsize=8, color=COLORS[system])  # fmt: skip
         axes.set_ylim(0, 1.2 * max(number(cell) for row in rows if row[0].endswith(f", {length}") for cell in row[1:]))
         axes.set_title(f"{length} a computation", fontsize=10, loc="left")
         axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -214,7 +214,7 @@ def draw12(heads, rows, path):
     """Throughput of two islands by what the network takes."""
     sends = [float(row[0]) for row in rows]
     styles = zip((":", "--", "-"), heads[1:4], (GREY, OURS, OURS), strict=True)
-    lines = [(column_of(heads, rows, name), style, name, colour) for style, name, colour in styles]
+    lines = [(column_of(heads, rows, name), style, name, color) for style, name, color in styles]
     with lines_over(sends, lines, path, width=0.82) as axes:
         axes.set_ylim(0, 105)
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(decimals=0))
@@ -223,20 +223,20 @@ def draw12(heads, rows, path):
 
 
 def draw_traces(traces, path):
-    """What devices did for some milliseconds, by what was set: a lane for each device, a colour for each tenant."""
+    """What devices did for some milliseconds, by what was set: a lane for each device, a color for each tenant."""
     figure, grid = pyplot.subplots(len(traces), 1, figsize=(11, 0.6 + 1.1 * len(traces)), squeeze=False)
     for axes, (title, got) in zip(grid.flat, traces.items(), strict=True):
         lanes = got["trace"]
         tenants = sorted({bar[0] for bars in lanes.values() for bar in bars}, key=lambda name: int(name[1:]))
-        colours = pyplot.get_cmap("tab20" if len(tenants) > 8 else "Set2")
+        colors = pyplot.get_cmap("tab20" if len(tenants) > 8 else "Set2")
         for row, bars in enumerate(lanes.values()):
             spans = [(begin, end - begin) for _, begin, end in bars]
             axes.broken_barh(
-                spans, (row - 0.4, 0.8), color=[colours(tenants.index(bar[0])) for bar in bars], linewidth=0
+                spans, (row - 0.4, 0.8), color=[colors(tenants.index(bar[0])) for bar in bars], linewidth=0
             )
         for i, tenant in enumerate(tenants[:8]):
             axes.text(1.005, 0.9 - i * 0.9 / min(len(tenants), 8), f"client {int(tenant[1:]) + 1}", fontsize=7,
-                      transform=axes.transAxes, color=colours(i), va="top")  # fmt: skip
+                      transform=axes.transAxes, color=colors(i), va="top")  # fmt: skip
         axes.set_yticks(range(len(lanes)), lanes, fontsize=8)
         axes.set_xlim(0, max(bar[2] for bars in lanes.values() for bar in bars))
         axes.set_title(title if ":" in title else f"{title} client{'s' * (title != '1')}", fontsize=10, loc="left")

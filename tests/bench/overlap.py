@@ -25,7 +25,7 @@ from matplotlib import pyplot  # noqa: E402
 RATE = 1000  # megabits a second: gradients are on the line for about half of a step
 STEPS = 2
 LONG = 1 << 16  # bytes of a transfer that is gradients
-COLOURS = {"forward": "#56B4E9", "backward": "#0072B2", "update": "#E69F00"}
+COLORS = {"forward": "#56B4E9", "backward": "#0072B2", "update": "#E69F00"}
 SAME = {"chunks": "backward"}  # one layer's gradients are cut while the next one's backward runs
 SENT = "#D55E00"
 
@@ -100,8 +100,8 @@ def draw(axes, workers, title):
     first = min(begin for bars in workers.values() for row in bars for _, begin, _ in row)
     for i, (worker, (computed, sent)) in enumerate(sorted(workers.items())):
         for name, begin, end in computed:
-            colour = COLOURS.get(SAME.get(name, name), "#999999")
-            axes.barh(-2 * i, end - begin, left=begin - first, color=colour, height=0.8)
+            color = COLORS.get(SAME.get(name, name), "#999999")
+            axes.barh(-2 * i, end - begin, left=begin - first, color=color, height=0.8)
         for begin, end in union(sent):
             axes.barh(-2 * i - 0.7, end - begin, left=begin - first, color=SENT, height=0.5)
         share = hidden(computed, sent)
@@ -122,8 +122,8 @@ def main():
     for axes, way, title in zip(panels, slow.WAYS, titles, strict=True):
         draw(axes, found[way], title)
     panels[-1].set_xlabel(f"seconds, {STEPS} steps")
-    of = [*COLOURS.items(), ("gradients on the line", SENT)]
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for _, colour in of]
+    of = [*COLORS.items(), ("gradients on the line", SENT)]
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=color) for _, color in of]
     figure.legend(handles, [name for name, _ in of], loc="outside lower center", ncols=len(of), frameon=False)
     figure.savefig(picture, dpi=110)
 

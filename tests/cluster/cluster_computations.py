@@ -42,7 +42,7 @@ def cube():
 
 
 def shuffled():
-    """A mesh in which neighbours are of different workers, whatever their number."""
+    """A mesh in which neighbors are of different workers, whatever their number."""
     return Mesh(np.array(jax.devices()[:8])[[0, 4, 2, 6, 1, 5, 3, 7]].reshape(4, 2), ("a", "b"))
 
 
@@ -85,7 +85,7 @@ def by_dtype(dtype):
 
 
 def groups():
-    """Collectives over some axes of a mesh: groups of two, four and eight, of neighbours and of others."""
+    """Collectives over some axes of a mesh: groups of two, four and eight, of neighbors and of others."""
     out = {}
     for mesh_name, mesh in (("grid", grid()), ("cube", cube()), ("shuffled", shuffled())):
         x = put(mesh, values(8, 16, seed=3), mesh.axis_names)

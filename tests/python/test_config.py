@@ -51,7 +51,7 @@ def test_a_wrong_line_is_told(tmp_path, said, told):
 @pytest.mark.parametrize(
     ("said", "line", "told"),
     [
-        ("devices = 1\ncolour = 'red'\nadress = ''", 2, 'there is no option "colour"; expected lines of the form'),
+        ("devices = 1\ncolor = 'red'\nadress = ''", 2, 'there is no option "color"; expected lines of the form'),
         ("# one\n\n[worker]\ndevices = 2", 3, 'there is no option "worker"'),
         ("config = 'other'", 1, 'there is no option "config"'),
         ("wait = 5\nwait = 6", 2, "Cannot overwrite a value; expected lines"),

@@ -19,7 +19,7 @@ def figures(monkeypatch):
     del sys.modules["figures"]
 
 
-def test_each_row_of_figure_5_is_a_line_of_one_panel_in_its_system_s_colour(figures, monkeypatch, tmp_path):
+def test_each_row_of_figure_5_is_a_line_of_one_panel_in_its_system_s_color(figures, monkeypatch, tmp_path):
     from matplotlib import pyplot
 
     monkeypatch.setattr(pyplot, "close", lambda figure: None)
@@ -29,7 +29,7 @@ def test_each_row_of_figure_5_is_a_line_of_one_panel_in_its_system_s_colour(figu
     figures.draw5(heads, rows, tmp_path / "figure5.png")
     figure = pyplot.gcf()
     drawn = sorted((line.get_color(), *line.get_ydata()) for axes in figure.axes for line in axes.get_lines())
-    said = sorted((figures.COLOURS[name.partition(",")[0]], *map(figures.number, cells)) for name, *cells in rows)
+    said = sorted((figures.COLORS[name.partition(",")[0]], *map(figures.number, cells)) for name, *cells in rows)
     assert drawn == said
     for axes in figure.axes:
         names = [text for text in axes.texts if text.get_text()]

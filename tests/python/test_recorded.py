@@ -122,5 +122,5 @@ def test_the_picture_has_the_step_beside_the_plan_on_one_axis_of_time():
     assert drawn == [*wanted, ("add_gradients", *box(3, 40, 41)), ("update", *box(1, 48, 50))]
     said = " ".join(" ".join(root.itertext()).split())
     assert "a: plan as it ran b: plan as it ran" in said
-    assert f"as it ran: {ran.bubble:.0%} idle (25% planned)" in said and "grey: other work" in said
+    assert f"as it ran: {ran.bubble:.0%} idle (25% planned)" in said and "gray: other work" in said
     assert "time: 50 s" in said and f"plan: {max(end for *_, end in ran.planned):g} s, if each op" in said

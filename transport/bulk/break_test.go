@@ -338,7 +338,7 @@ func offer(t *testing.T, x *Exchange, h *hostile) {
 // What waits for a process that has gone is told why, in the words of the controller.
 // The process may dial once more before it knows, which warns of nothing.
 func TestPeerDialsAfterItHasGone(t *testing.T) {
-	x, _, address := neighbours(t, "tcp")
+	x, _, address := neighbors(t, "tcp")
 	logged := make(chan slog.Record, 100)
 	x.log = slog.New(records{slog.DiscardHandler, logged})
 	x.Peers([]*wire.Process{{Number: 3, Name: "three"}}, nil, nil)
@@ -366,7 +366,7 @@ func TestPeerDialsAfterItHasGone(t *testing.T) {
 // Connections for a link that come out of turn, or claim what cannot be, do no harm
 // to others.
 func TestResumeOutOfTurn(t *testing.T) {
-	x, neighbour, address := neighbours(t, "tcp")
+	x, neighbor, address := neighbors(t, "tcp")
 	x.Peers([]*wire.Process{{Number: 3, Name: "three"}}, nil, nil)
 	h := intrude(t, address, 3)
 	offer(t, x, h)
@@ -397,5 +397,5 @@ func TestResumeOutOfTurn(t *testing.T) {
 	statustest.Equal(t, refusal(again(h.token, 3, 77)), status.InvalidArgument, "more than was sent")
 	x.Expect(3, key(2, 0), 5, nil, func(b transport.Block, err error) { got <- err })
 	statustest.Fails(t, "a process that claims what cannot be", <-got, status.Unavailable, "process 3 (three)")
-	well(t, x, neighbour)
+	well(t, x, neighbor)
 }

@@ -81,7 +81,7 @@ var harmsByMessages = []harm{
 	{"a message of 4 GiB", "", func(t *testing.T, h *hostile, _ string) {
 		_, _ = raw(t, h.conn).Write([]byte{255, 255, 255, 255, byte(kindEager)})
 	}},
-	{"an acknowledgement of a block that was not sent", "", func(t *testing.T, h *hostile, _ string) {
+	{"an acknowledgment of a block that was not sent", "", func(t *testing.T, h *hostile, _ string) {
 		r := reader{b: h.until(kindOffer)}
 		h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
 	}},
@@ -193,10 +193,10 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 				continue
 			}
 			t.Run(kind+" "+c.name, func(t *testing.T) {
-				x, neighbour, address := neighbours(t, kind)
+				x, neighbor, address := neighbors(t, kind)
 				x.offers = fewOffers
 				x.Peers([]*wire.Process{{Number: 3, Name: "three", Host: "here"}}, nil, nil)
-				well(t, x, neighbour)
+				well(t, x, neighbor)
 				h := intrude(t, address, 3)
 				arrived, pushed := make(chan error, 1), make(chan error, 1)
 				into := make([]byte, 100_000)
@@ -210,7 +210,7 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 					}
 					statustest.Fails(t, "the error", err, status.Unavailable, "process 3 (three)")
 				}
-				well(t, x, neighbour)
+				well(t, x, neighbor)
 			})
 		}
 	}
@@ -219,7 +219,7 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 // What is no link is refused, and does no harm.
 func TestConnectionsThatAreNoLinkAreRefused(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
-		x, neighbour, address := neighbours(t, kind)
+		x, neighbor, address := neighbors(t, kind)
 		for _, hello := range []*wire.Hello{
 			{Role: wire.Role_ROLE_CLIENT, Process: 3, Cluster: "test"},
 			{Role: wire.Role_ROLE_PEER, Process: 0, Cluster: "test"},
@@ -245,15 +245,15 @@ func TestConnectionsThatAreNoLinkAreRefused(t *testing.T) {
 			}
 			c.Close()
 		}
-		well(t, x, neighbour)
+		well(t, x, neighbor)
 	}
 }
 
 // A process that knows the token of another's link takes no part in it.
 func TestLinkOfAnotherProcessIsRefused(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
-		x, neighbour, address := neighbours(t, kind)
-		well(t, x, neighbour)
+		x, neighbor, address := neighbors(t, kind)
+		well(t, x, neighbor)
 		x.mu.Lock()
 		var stolen [][tokenSize]byte
 		for token := range x.links {
@@ -261,7 +261,7 @@ func TestLinkOfAnotherProcessIsRefused(t *testing.T) {
 		}
 		x.mu.Unlock()
 		if len(stolen) == 0 {
-			t.Fatal("the neighbours have no link")
+			t.Fatal("the neighbors have no link")
 		}
 		for _, token := range stolen {
 			for _, first := range []struct {
@@ -278,7 +278,7 @@ func TestLinkOfAnotherProcessIsRefused(t *testing.T) {
 				c.Close()
 			}
 		}
-		well(t, x, neighbour)
+		well(t, x, neighbor)
 	}
 }
 
@@ -310,7 +310,7 @@ func TestSilentPeerIsLost(t *testing.T) {
 // A peer that gets memory and is lost may write there at any time: no other peer gets
 // the memory.
 func TestMemoryOfALostPeerIsNotReused(t *testing.T) {
-	x, neighbour, address := neighbours(t, "unix")
+	x, neighbor, address := neighbors(t, "unix")
 	h := intrude(t, address, 3)
 	arrived := make(chan error, 1)
 	x.Expect(3, key(1, 0), 100_000, nil, func(_ transport.Block, err error) { arrived <- err })
@@ -344,7 +344,7 @@ func TestMemoryOfALostPeerIsNotReused(t *testing.T) {
 		}
 	}()
 	for range 20 {
-		well(t, x, neighbour)
+		well(t, x, neighbor)
 	}
 	close(stop)
 	<-stopped
@@ -354,7 +354,7 @@ func TestMemoryOfALostPeerIsNotReused(t *testing.T) {
 // Once the receiver is told, nothing is written there.
 func TestFailedWhileItComes(t *testing.T) {
 	const size = 200_000
-	x, _, address := neighbours(t, "tcp")
+	x, _, address := neighbors(t, "tcp")
 	x.Peers([]*wire.Process{{Number: 3, Host: "here"}}, nil, nil)
 	h := intrude(t, address, 3)
 	s := raw(t, h.dial(address, 3, kindStream))
@@ -413,13 +413,13 @@ func FuzzLink(f *testing.F) {
 	f.Add(frame(kindShow, segmentFrame(1, 4096)), []byte{})
 	f.Add(frame(kindLend, lendFrame(1, transport.Key{}, 64, 1, 0)), []byte{})
 	type place struct {
-		x, neighbour *Exchange
-		address      string
+		x, neighbor *Exchange
+		address     string
 	}
 	places := map[string]place{}
 	for _, kind := range []string{"unix", "tcp"} {
-		x, neighbour, address := neighbours(f, kind)
-		places[kind] = place{x, neighbour, address}
+		x, neighbor, address := neighbors(f, kind)
+		places[kind] = place{x, neighbor, address}
 	}
 	var numbers atomic.Uint64
 	numbers.Store(10)
@@ -449,7 +449,7 @@ func FuzzLink(f *testing.F) {
 			first.Close()
 			<-arrived // with the bytes or not: it ends
 			<-pushed
-			well(t, p.x, p.neighbour)
+			well(t, p.x, p.neighbor)
 		}
 	})
 }

@@ -82,34 +82,34 @@ func (h *hostile) until(kind wire.Kind) []byte {
 	}
 }
 
-// neighbours are an exchange, number 1, and a good one, number 2.
-func neighbours(t testing.TB, kind string) (x, neighbour *Exchange, address string) {
+// neighbors are an exchange, number 1, and a good one, number 2.
+func neighbors(t testing.TB, kind string) (x, neighbor *Exchange, address string) {
 	t.Helper()
 	dir := t.TempDir()
 	x, address, err := listen(kind, dir, 1)
 	statustest.OK(t, err)
 	t.Cleanup(func() { x.Close() })
-	neighbour, other, err := listen(kind, dir, 2)
+	neighbor, other, err := listen(kind, dir, 2)
 	statustest.OK(t, err)
-	t.Cleanup(func() { neighbour.Close() })
+	t.Cleanup(func() { neighbor.Close() })
 	both := []*wire.Process{{Number: 1, Name: "one", Host: "here", Addresses: []string{address}},
 		{Number: 2, Name: "two", Host: "here", Addresses: []string{other}}}
 	x.Peers(both, nil, nil)
-	neighbour.Peers(both, nil, nil)
-	return x, neighbour, address
+	neighbor.Peers(both, nil, nil)
+	return x, neighbor, address
 }
 
 var ids atomic.Uint64
 
-// well says that the neighbours still exchange blocks.
-func well(t testing.TB, x, neighbour *Exchange) {
+// well says that the neighbors still exchange blocks.
+func well(t testing.TB, x, neighbor *Exchange) {
 	t.Helper()
 	for _, size := range []int{8, 100_000} {
 		id := 1<<40 + ids.Add(1)
 		data := make([]byte, size)
 		fill(data, id)
 		done, arrived := make(chan error, 1), make(chan error, 1)
-		neighbour.PushBytes(1, key(id, 0), data, func(err error) { done <- err })
+		neighbor.PushBytes(1, key(id, 0), data, func(err error) { done <- err })
 		x.Expect(2, key(id, 0), int64(size), nil, func(b transport.Block, err error) {
 			if err == nil {
 				if !bytes.Equal(b.Data, data) {
@@ -119,8 +119,8 @@ func well(t testing.TB, x, neighbour *Exchange) {
 			}
 			arrived <- err
 		})
-		statustest.Checkf(t, <-arrived, "a neighbour's block")
-		statustest.Checkf(t, <-done, "a neighbour's block")
+		statustest.Checkf(t, <-arrived, "a neighbor's block")
+		statustest.Checkf(t, <-done, "a neighbor's block")
 	}
 }
 
@@ -142,7 +142,7 @@ func TestLinksBesideIdleConnections(t *testing.T) {
 	const many, soon = 2000, time.Second
 	for _, kind := range []string{"unix", "tcp"} {
 		t.Run(kind, func(t *testing.T) {
-			x, neighbour, address := neighbours(t, kind)
+			x, neighbor, address := neighbors(t, kind)
 			network, at, _ := strings.Cut(address, ":")
 			for range many {
 				socket := statustest.Value(net.Dial(network, at)).OK(t)
@@ -154,7 +154,7 @@ func TestLinksBesideIdleConnections(t *testing.T) {
 				t.Errorf("a link was made after %v, at most %v are allowed", took, soon)
 			}
 			h.conn.Close()
-			well(t, x, neighbour)
+			well(t, x, neighbor)
 		})
 	}
 }

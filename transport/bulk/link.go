@@ -23,7 +23,7 @@ import (
 // A message is handled once, and in the order in which post had the peer's mu, however often the connection breaks.
 // post numbers it (sent) before it writes it, and under the same lock, so both orders are one. The peer counts what it
 // has handled (received), by one goroutine (run), which reads the next connection when it is done with the last; and
-// the next connection begins with what the peer has not counted. Acknowledgements alone have no number: a later one
+// the next connection begins with what the peer has not counted. Acknowledgments alone have no number: a later one
 // says more than one that was lost.
 //
 // The goroutine that reads from a peer never waits for it, so two processes cannot wait for each other here. What
@@ -137,7 +137,7 @@ func (l *link) onAck(payload []byte) error {
 	r := reader{b: payload}
 	count := r.u64()
 	if !r.end() {
-		return wrong("an acknowledgement with %d bytes", len(payload))
+		return wrong("an acknowledgment with %d bytes", len(payload))
 	}
 	l.peer.mu.Lock()
 	defer l.peer.mu.Unlock()

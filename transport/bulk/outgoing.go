@@ -356,7 +356,7 @@ func (l *link) onTaken(n uint64, why error) error {
 	case t == nil || t.taken || !t.offered:
 		return wrong("an answer to block %d, which was not asked", n)
 	case why == nil && !t.final && !t.lent:
-		return wrong("an acknowledgement of block %d, which it does not have", n)
+		return wrong("an acknowledgment of block %d, which it does not have", n)
 	}
 	t.taken = true
 	if t.eager {

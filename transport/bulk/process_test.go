@@ -260,8 +260,8 @@ func TestBytesGoToAnotherProcessAndBack(t *testing.T) {
 }
 
 // A process is killed while blocks go both ways. What was under way with it ends,
-// and its neighbour goes on.
-func TestKilledProcessLeavesItsNeighbourWorking(t *testing.T) {
+// and its neighbor goes on.
+func TestKilledProcessLeavesItsNeighborWorking(t *testing.T) {
 	const size = 4 << 20
 	for _, kind := range []string{"unix", "tcp"} {
 		t.Run(kind, func(t *testing.T) {

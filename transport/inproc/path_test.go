@@ -18,7 +18,7 @@ import (
 // connected returns both ends of a connection of a part to a hub of a network.
 func connected(t *testing.T, n *Network, part string) (ours transport.Conn, theirs *transport.Incoming) {
 	t.Helper()
-	l, err := n.Listen("centre of " + part)
+	l, err := n.Listen("center of " + part)
 	statustest.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	came := make(chan *transport.Incoming, 1)
@@ -107,7 +107,7 @@ func TestCutPathHealsOrIsLost(t *testing.T) {
 		for _, c := range []transport.Conn{a, atA} {
 			_, _, err := c.Recv()
 			statustest.Fails(t, "a cut that does not heal", err, status.Unavailable,
-				"a and centre of a have not heard of each other for 1s")
+				"a and center of a have not heard of each other for 1s")
 			if got := c.Send(wire.KindRun, nil); got != err {
 				t.Errorf("sending returns %v, receiving %v", got, err)
 			}

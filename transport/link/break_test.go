@@ -26,7 +26,7 @@ func TestEveryFrameArrivesOnceHoweverOftenTheConnectionBreaks(t *testing.T) {
 				go func() {
 					err := receive(c, frames)
 					done <- err
-					for err == nil { // so that acknowledgements are read, and lines replaced
+					for err == nil { // so that acknowledgments are read, and lines replaced
 						_, _, err = c.Recv()
 					}
 				}()

@@ -41,7 +41,7 @@
 //
 // Send waits while keepBytes are sent and not acknowledged, so a Conn keeps that and one message more for each
 // goroutine that sends. The receiver acknowledges often enough (see transport/resume) that a peer that receives does
-// not make Send wait. Acknowledgements are read in Recv. While the goroutine that receives is outside Recv, none are,
+// not make Send wait. Acknowledgments are read in Recv. While the goroutine that receives is outside Recv, none are,
 // and that goroutine may be the one that sends; so then Send waits for room in the line instead, as without a link, and
 // not at all if the line is broken. So what is kept then is what is sent while one message is handled, which is little;
 // if it reaches keepMost, the Conn ends.
@@ -122,7 +122,7 @@ type Conn struct {
 
 	// Read and written without mu, so that Recv seldom takes it: a caller of Send may hold it for a system call.
 	over      atomic.Bool  // ended is there
-	receiving atomic.Bool  // a goroutine is in Recv, and reads acknowledgements
+	receiving atomic.Bool  // a goroutine is in Recv, and reads acknowledgments
 	waiting   atomic.Int32 // goroutines in Send that wait for room, or are about to
 
 	// Of the goroutine in Recv.
@@ -324,7 +324,7 @@ func (c *Conn) Recv() (wire.Kind, []byte, error) {
 }
 
 // leave records that the goroutine in Recv leaves it. That goroutine may next wait for a lock which a caller of Send
-// holds, so callers that wait for acknowledgements are woken.
+// holds, so callers that wait for acknowledgments are woken.
 func (c *Conn) leave() {
 	c.receiving.Store(false)
 	if c.waiting.Load() > 0 {
@@ -334,14 +334,14 @@ func (c *Conn) leave() {
 	}
 }
 
-// Buffered implements transport.Conn. It is false before an acknowledgement, which Recv does not return, and before an
+// Buffered implements transport.Conn. It is false before an acknowledgment, which Recv does not return, and before an
 // error, after which Recv waits for a line.
 func (c *Conn) Buffered() bool {
 	kind := c.last.Peek()
 	return kind != 0 && kind != wire.KindReceived
 }
 
-// count counts a frame, or those of a burst, which were sent as such. It reports whether an acknowledgement is due.
+// count counts a frame, or those of a burst, which were sent as such. It reports whether an acknowledgment is due.
 func (c *Conn) count(kind wire.Kind, payload []byte) (due bool) {
 	if kind != wire.KindBurst {
 		return c.received.Add(len(payload), false)
@@ -357,10 +357,10 @@ func (c *Conn) count(kind wire.Kind, payload []byte) (due bool) {
 	return due
 }
 
-// acknowledged forgets frames that the peer has, as its acknowledgement says.
+// acknowledged forgets frames that the peer has, as its acknowledgment says.
 func (c *Conn) acknowledged(payload []byte) error {
 	if len(payload) != 8 {
-		return status.New(status.InvalidArgument, "%s sent an acknowledgement of %d bytes; it has 8", c.peer, len(payload))
+		return status.New(status.InvalidArgument, "%s sent an acknowledgment of %d bytes; it has 8", c.peer, len(payload))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

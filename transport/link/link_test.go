@@ -163,7 +163,7 @@ func TestSendWaitsWhereThePeerAcknowledgesNothing(t *testing.T) {
 	})
 }
 
-// A goroutine that receives may send meanwhile, however much is not acknowledged: it alone reads acknowledgements.
+// A goroutine that receives may send meanwhile, however much is not acknowledged: it alone reads acknowledgments.
 func TestSendOfTheReceivingGoroutineDoesNotWaitForItself(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, far, _ := w.dial()
@@ -177,7 +177,7 @@ func TestSendOfTheReceivingGoroutineDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// While Send waits for the line, since no goroutine reads acknowledgements, nothing else waits for Send.
+// While Send waits for the line, since no goroutine reads acknowledgments, nothing else waits for Send.
 func TestSendThatWaitsForTheLineHoldsNothingUp(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, far, _ := w.dial()

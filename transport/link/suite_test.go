@@ -83,7 +83,7 @@ func TestEveryFrameArrivesOnceOverSocketsThatBreak(t *testing.T) {
 					network.Break()
 				}
 			})
-			for { // so that acknowledgements are read, and lines replaced
+			for { // so that acknowledgments are read, and lines replaced
 				if _, _, err := c.Recv(); err != nil {
 					done <- nil
 					return

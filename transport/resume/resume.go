@@ -129,7 +129,7 @@ func (s *Sent) Close() {
 // Received is the receiving half. The zero value is ready.
 type Received struct {
 	count uint64
-	owes  int // frames since the last acknowledgement
+	owes  int // frames since the last acknowledgment
 	bytes int // of their payloads
 }
 

@@ -81,10 +81,10 @@ func TestAckOfWhatWasNotSent(t *testing.T) {
 	s.Add(wire.KindBulk, nil)
 	s.Add(wire.KindBulk, nil)
 	for _, bad := range []uint64{3, 1 << 63} {
-		statustest.Fails(t, fmt.Sprintf("an acknowledgement of %d frames", bad), s.Ack(bad), status.InvalidArgument)
+		statustest.Fails(t, fmt.Sprintf("an acknowledgment of %d frames", bad), s.Ack(bad), status.InvalidArgument)
 	}
 	statustest.Check(t, s.Ack(2))
-	statustest.Fails(t, "an acknowledgement that goes back", s.Ack(1), status.InvalidArgument)
+	statustest.Fails(t, "an acknowledgment that goes back", s.Ack(1), status.InvalidArgument)
 }
 
 // A file is sent again with its frame, also where its owner has closed it, and is

@@ -55,7 +55,7 @@ type Pool struct {
 	mu     sync.Mutex
 	mapped int64 // bytes of segments, with those being made
 	// Segments that are no more, and are pinned yet: their bytes, and how many they are, with mappings. Settled is
-	// signalled when one has gone; it uses mu.
+	// signaled when one has gone; it uses mu.
 	leaving  int64
 	releases int
 	settled  sync.Cond

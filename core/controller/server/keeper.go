@@ -29,7 +29,7 @@ type keeper struct {
 	writing bool
 	given   int        // facts that were ever put
 	written int        // of them, those that are on disk, or could not be written
-	went    *sync.Cond // signalled after each write
+	went    *sync.Cond // signaled after each write
 }
 
 type fact struct {

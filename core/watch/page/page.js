@@ -2,30 +2,30 @@
 // The page of a cluster: it asks once a second, and draws what it is told. All text of users is set as text, never as
 // HTML.
 
-const colours = ["#2a78d6", "#e0652b", "#1f9e77", "#a94fb5", "#c9a227", "#3aa6b9", "#d1495b", "#6b7a8f",
+const colors = ["#2a78d6", "#e0652b", "#1f9e77", "#a94fb5", "#c9a227", "#3aa6b9", "#d1495b", "#6b7a8f",
   "#7c9c34", "#8c5a3c"];
 const known = new Map();  // sessions that the page shows, or showed: whose they are
 const hues = new Map();   // places of tenants in the order of coming; empty where the cluster has no file of them
 const mostKnown = 1024;   // sessions of the last ten minutes, or so: those that have ended are forgotten beyond it
 
-// colour returns a session's colour: one of its own or, where there are tenants, its tenant's, lighter for some.
-function colour(session) {
-  if (!hues.size) return colours[session % colours.length];
+// color returns a session's color: one of its own or, where there are tenants, its tenant's, lighter for some.
+function color(session) {
+  if (!hues.size) return colors[session % colors.length];
   const s = known.get(session);
-  return s ? ofTenant(s.tenant, s.shade % 4 * 0.16) : grey;
+  return s ? ofTenant(s.tenant, s.shade % 4 * 0.16) : gray;
 }
 
-const grey = "#888888";
+const gray = "#888888";
 
-// ofTenant returns a tenant's colour, lighter by a part; grey where there is no such tenant.
+// ofTenant returns a tenant's color, lighter by a part; gray where there is no such tenant.
 function ofTenant(name, lighter) {
-  if (!hues.has(name)) return grey;
-  const base = colours[hues.get(name) % colours.length];
+  if (!hues.has(name)) return gray;
+  const base = colors[hues.get(name) % colors.length];
   return "#" + [1, 3, 5].map(i => parseInt(base.slice(i, i + 2), 16))
     .map(v => Math.round(v + (255 - v) * lighter).toString(16).padStart(2, "0")).join("");
 }
 
-// remember notes whose some sessions are. Each keeps its colour: a session of a tenant that of its place among the
+// remember notes whose some sessions are. Each keeps its color: a session of a tenant that of its place among the
 // tenant's.
 function remember({ tenants, sessions }) {
   for (const t of tenants) if (!hues.has(t.name)) hues.set(t.name, hues.size);
@@ -100,7 +100,7 @@ function table(id, columns, rows) {
 function sessionName(s) {
   const e = make("span");
   const swatch = make("i", "", "swatch");
-  swatch.style.background = colour(s.session);
+  swatch.style.background = color(s.session);
   e.append(swatch, String(s.session));
   return e;
 }
@@ -231,7 +231,7 @@ function plot(id, at, series, least) {
     width: into.clientWidth, height: 200, axes: [{ ...axis, values: clock, space: 80 }, { ...axis, size: 60 }],
     scales: { y: { range: (u, low, high) => [0, Math.max(high, least) || 1] } },
     series: [{ value: (u, at) => at == null ? "–" : clock(u, [at])[0] }, ...series.map(s => ({
-      label: s.label, stroke: s.colour, fill: s.colour, width: 1, points: { show: false },
+      label: s.label, stroke: s.color, fill: s.color, width: 1, points: { show: false },
       own: s.own, value: (u, v, i, at) => at == null ? "–" : u.series[i].own[at].toFixed(2) }))],
   }, data, into) };
 }
@@ -246,13 +246,13 @@ function withEndedTogether(past, report) {
   const there = new Set(report.sessions.map(s => s.session)), ended = new Map(), live = [];
   for (const s of past.sessions) {
     if (there.has(s.session)) {
-      live.push({ label: `session ${s.session}, ${s.client}`, colour: colour(s.session), own: s.use });
+      live.push({ label: `session ${s.session}, ${s.client}`, color: color(s.session), own: s.use });
       continue;
     }
     const of = ended.get(s.tenant);
     if (of) of.own = of.own.map((v, i) => v + s.use[i]);
     else ended.set(s.tenant, { label: "sessions that have ended" + (s.tenant ? ` of ${s.tenant}` : ""),
-      colour: ofTenant(s.tenant, 0.64), own: s.use });
+      color: ofTenant(s.tenant, 0.64), own: s.use });
   }
   return [...ended.values(), ...live];
 }
@@ -264,10 +264,10 @@ function showPlots(past, report) {
     below = below.map((v, i) => v + s.own[i]);
     return { ...s, values: below };
   }).reverse();
-  const idle = { label: "no session", colour: grey, values: below, own: below };
+  const idle = { label: "no session", color: gray, values: below, own: below };
   plot("use", past.at, stacked.length ? stacked : [idle], Math.max(0, ...past.devices));
   const gangs = past.gangs_per_second;
-  plot("gangs", past.at, [{ label: "gangs a second", colour: colours[0], values: gangs, own: gangs }], 0);
+  plot("gangs", past.at, [{ label: "gangs a second", color: colors[0], values: gangs, own: gangs }], 0);
 }
 
 async function ask(path) {

@@ -100,7 +100,7 @@ function drawTimeline() {
       share.ms += to - from, share.runs += bar.runs;
       shares.set(bar.session, share);
       const x = labelWidth + (from - begin) * scale, w = (to - from) * scale;
-      c.fillStyle = colour(bar.session);
+      c.fillStyle = color(bar.session);
       c.fillRect(x, y + 1, w > 3 ? w - 0.5 : Math.max(w, 0.5), height - 2);
     }
   });
@@ -115,7 +115,7 @@ function drawTimeline() {
   const time = (end - begin) * all.length;
   byId("timeline-legend").replaceChildren(...[...shares].sort(([a], [b]) => a - b).map(([session, s]) => {
     const item = make("li"), swatch = make("i", "", "swatch");
-    swatch.style.background = colour(session);
+    swatch.style.background = color(session);
     item.append(swatch, `${describe(session)}: ${(100 * s.ms / time).toFixed(1)} % of these devices, ` +
       `${s.runs.toLocaleString("en")} computation${s.runs === 1 ? "" : "s"}`);
     return item;

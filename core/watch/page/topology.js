@@ -28,7 +28,7 @@ function slicesOf(report) {
 }
 
 function showTopology(report) {
-  const held = slicesOf(report), names = new Map();  // of slices, with their colours
+  const held = slicesOf(report), names = new Map();  // of slices, with their colors
   byId("topology").replaceChildren(...report.islands.map(island => {
     const box = make("div", undefined, "island");
     box.append(make("h3", `island ${island.name}` + (island.platform ? `, ${island.platform}` : "")));
@@ -38,8 +38,8 @@ function showTopology(report) {
       w.devices.forEach((d, i) => {
         const cell = make("i", "", "cell"), use = busy[i] ?? 0, slices = held.get(w.process.number + "/" + i) ?? [];
         cell.style.setProperty("--use", `${Math.round(100 * use)}%`);
-        for (const s of slices) names.set(s.name, colour(s.session));
-        if (slices.length) cell.style.outlineColor = colour(slices[0].session), cell.classList.add("held");
+        for (const s of slices) names.set(s.name, color(s.session));
+        if (slices.length) cell.style.outlineColor = color(slices[0].session), cell.classList.add("held");
         cell.title = [`${w.process.name}/${i}: ${Math.round(100 * use)} % busy`, ...slices.map(s => s.name)].join("\n");
         cells.append(cell);
       });
@@ -48,9 +48,9 @@ function showTopology(report) {
     }
     return box;
   }));
-  byId("topology-slices").replaceChildren(...[...names].map(([name, colour]) => {
+  byId("topology-slices").replaceChildren(...[...names].map(([name, color]) => {
     const item = make("li"), swatch = make("i", "", "swatch outlined");
-    swatch.style.borderColor = colour;
+    swatch.style.borderColor = color;
     item.append(swatch, name);
     return item;
   }));

@@ -9,7 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
-// Rewrite turns a partitioned and optimised program (a HloModuleProtoWithConfig, or a
+// Rewrite turns a partitioned and optimized program (a HloModuleProtoWithConfig, or a
 // HloModuleProto that has a device assignment) into one that each device runs by itself.
 // The program keeps its parameters, results and aliases.
 //

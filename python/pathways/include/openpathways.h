@@ -159,7 +159,7 @@ typedef struct {
   size_t struct_size;
   int32_t devices;          // number of devices; 0 means as many as the topology has
   size_t num_topology;
-  const int64_t* topology;  // sizes; devices along the last dimension are neighbours. NULL means none
+  const int64_t* topology;  // sizes; devices along the last dimension are neighbors. NULL means none
   const char* island;       // its name; NULL or "" means any
   const char* kind;         // as in pathways_device_info_t; NULL or "" means any
   // Since minor version 3:
