@@ -12,48 +12,46 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Admission is the step between perform and the order: a gang enters it only once there is memory for what it makes, on
-// all its devices at once; once the bytes that its session's client has yet to bring are there; and once its program is
-// loaded, where another session uses its workers. Until then it is held: it is in no schedule, and no other session
-// waits behind it. Its own session's later operations wait behind it.
+// Admission is the step between perform and the order. A gang enters the order only when there is memory for its
+// results on all its devices at once; when the bytes that its session's client still has to send have arrived; and, if
+// another session uses its workers, when its program is loaded. Until then it is held: it is in no schedule, and no
+// other session waits behind it. Later operations of its own session do.
 //
 // # What is counted
 //
-// The ledger has an object for each array of a session, from the admission of the gang that makes it until the client
-// has freed it and all gangs of the session that were dispatched before the free have ended: only they can still read
-// it. Puts read nothing, and a client that has stopped never ends them, so of these only its own counts. Of an array
-// that a run donates those bytes go when the run is dispatched that its results take over, as the compiler says, and
-// the rest when it has ended. What a session leaves behind goes as its last gangs end. A gang also takes the temporary
-// memory of its program from its admission to its end; of the gangs on a device the one that takes most counts, since a
-// device runs one after the other.
+// The ledger has an object for each array of a session. It counts from the admission of the gang that makes the array
+// until the client has freed it, and all gangs of the session that were dispatched before the free have ended: only
+// these can still read it. Of puts, only the array's own is waited for, since puts read nothing, and those of a stopped
+// client never end. If a run donates an array, the bytes that its results take over, as the compiler states, stop
+// counting when the run is dispatched, and the rest when it has ended. The arrays of a session that has ended stop
+// counting as its last gangs end. A gang also takes the temporary memory of its program, from its admission to its end.
+// Of the gangs on a device only the one that takes most counts, since a device runs them one after the other.
 //
 // # Who waits, and why nothing waits without end
 //
 // A held gang that does not fit waits
 //
-//	for itself       while gangs under way end, or arrays leave that were freed before: both happen by themselves
+//	for itself       while gangs under way end, or freed arrays stop counting: both happen by themselves
 //	for its elders   while a gang that is held longer wants one of its devices: see precedes
 //	for others       while a session that does not wait itself has arrays there: for Config.MemoryWait at most
 //
-// Sessions that have memory there go past it, since it may wait for what they will free. So that they do not take
-// whatever is freed, for as long as they come, it is first for a while, once it has waited for half of
-// Config.MemoryWait: then they wait behind it, too, until it has its memory, or until that has not helped although
-// nothing of those that have the memory is under way any more, or for half of Config.MemoryWait at most. It is first
-// again after as long.
+// Sessions that have memory there pass it, since it may wait for what they will free. But they could take everything
+// that is freed, again and again. So once it has waited for half of Config.MemoryWait, it is first for a while: then
+// they wait behind it, too. That ends when it has its memory; when the sessions that have the memory have nothing under
+// way any more, and it still does not fit; or after half of Config.MemoryWait. After as long again, it is first again.
 //
-// Otherwise all that it waits for are held and wait for one another, or the session itself has all arrays there and
-// nothing of it is under way. Then, after a moment in which clients may have freed something that they have not said
-// yet, one goes on that waits for its elders alone, or else the one that was held last fails, and the others are looked
-// at again.
+// Otherwise nothing can free memory: all sessions that it waits for are held and wait for one another, or its own
+// session has all arrays there and nothing under way. Clients may have freed something and not said so yet, so this has
+// to last for a moment. Then a gang that waits only for its elders proceeds. If there is none, the gang that was held
+// last fails. In both cases the others are checked again.
 //
-// A held gang that reads an array which fails waits for nothing any more: it fails with it.
+// A held gang fails at once if an array that it reads fails.
 //
-// Held gangs are looked at in the order in which they came, and only when something has happened that may let one go
-// on.
+// Held gangs are checked in the order in which they came, and only when something has happened that may let one
+// proceed.
 
-// freesCome is how long a gang that nothing else could let go on waits for frees that its client has not sent yet:
-// clients send them with the next operation, or after half a millisecond, unless their machine has no processor for
-// them.
+// freesCome is how long a gang that nothing else can help waits for frees that its client has not sent yet. Clients
+// send them with the next operation, or after half a millisecond, unless their machine is too busy to run them.
 const freesCome = 1e9
 
 // hold says what a held gang waits for.
@@ -69,9 +67,9 @@ type hold struct {
 	spoiled  bool     // an array of its session has failed since it was last looked at
 	told     bool     // its client knows that it waits, see tellHeld
 	first    int64    // from when on all others wait behind it, see isFirst
-	vain     int64    // when that was found to be in vain: what waited then does not wait behind it
-	hopeless int64    // since when nothing is known that could let it go on, 0 where something is
-	// What judge has found: nothing is known that could let it go on, unless one of the holders does.
+	vain     int64    // when that was found not to help: what waited then does not wait behind it
+	hopeless int64    // since when nothing is known that could let it proceed; 0: something is
+	// What judge has found: nothing is known that could let it proceed, unless one of the holders does.
 	lost    bool
 	holders []*session
 }
@@ -79,7 +77,7 @@ type hold struct {
 // forMemory reports whether the gang waits for memory, and for nothing else before.
 func (h *hold) forMemory() bool { return h.puts == nil && !h.loading }
 
-// admit lets a gang go on that was checked, and whose objects are made, or holds it.
+// admit lets a gang proceed whose checks have passed and whose objects are made, or holds it.
 func (st *State) admit(g *gang) {
 	if st.known != nil {
 		st.readmit(g, st.known)
@@ -94,7 +92,7 @@ func (st *State) admit(g *gang) {
 	st.proceedWith(g)
 }
 
-// settleIn has a gang that was performed count as one that uses its devices and hosts.
+// settleIn counts a gang that was performed as a user of its devices and hosts.
 func (st *State) settleIn(g *gang) {
 	g.occupy()
 	if g.play == nil {
@@ -136,7 +134,7 @@ func (st *State) elders(g *gang, n int) (all []*session) {
 	return all
 }
 
-// othersOn returns the other sessions than a gang's that have memory on one of these devices, by number.
+// othersOn returns the sessions, other than the gang's, that have memory on one of these devices, by number.
 func (st *State) othersOn(g *gang, devices []int) (all []*session) {
 	for _, s := range st.sessions {
 		if s != g.s && st.ledger.Has(ledger.Owner(s.id), devices) {
@@ -147,9 +145,9 @@ func (st *State) othersOn(g *gang, devices []int) (all []*session) {
 	return all
 }
 
-// precedes reports whether a gang that was held before another has to come first: it waits for memory of the same
-// devices, and the other's session has none on any of its own. One that has some goes on, since the elder may wait for
-// what it will free, unless the elder is first.
+// precedes reports whether h, which was held before g, has to come first: it waits for memory of the same devices, and
+// the session of g has no memory on the devices of h. A session that has some passes, since h may wait for what it will
+// free, unless h is first.
 func (st *State) precedes(h, g *gang) bool {
 	switch {
 	case !h.held.forMemory(), h.s == g.s, (h.held.quota || h.held.behind) && h.s.tenant != g.s.tenant,
@@ -173,17 +171,17 @@ func (st *State) isBehindQuota(g *gang, n int) bool {
 	})
 }
 
-// isFirst reports whether a held gang has waited for so long that others wait behind it, also where they have memory
+// isFirst reports whether a held gang has waited for so long that others wait behind it, even if they have memory
 // there.
 func (st *State) isFirst(h *gang) bool {
 	return st.now >= h.held.first && st.now < h.held.first+st.turn()
 }
 
-// turn is how long a held gang waits before it is first, and how long it is.
+// turn is how long a held gang waits before it is first, and then how long it stays first.
 func (st *State) turn() int64 { return st.config.MemoryWait / 2 }
 
-// isVain reports whether others wait in vain behind a gang which is first: the holders of the memory that it needs have
-// nothing under way, and have freed nothing for a while.
+// isVain reports whether it does not help that others wait behind a gang which is first: the holders of the memory that
+// it needs have nothing under way, and have freed nothing for a while.
 func (st *State) isVain(g *gang, holders []*session) bool {
 	last := g.held.first
 	for _, s := range holders {
@@ -196,7 +194,7 @@ func (st *State) isVain(g *gang, holders []*session) bool {
 	return st.now >= last+freesCome
 }
 
-// beFirst has a gang be first after a turn of others.
+// beFirst makes a gang first after a turn of others.
 func (st *State) beFirst(g *gang) { g.held.first = st.now + st.turn() }
 
 // overlaps reports whether two places, of any sessions, have a device in common.
@@ -226,7 +224,7 @@ func (st *State) needOf(g *gang, donated bool) []ledger.Spec {
 	return st.need
 }
 
-// book enters what a gang makes into the ledger, and its computation.
+// book enters a gang's results and its temporary memory into the ledger.
 func (st *State) book(g *gang) {
 	for i := range uint64(g.makes) {
 		if o := g.s.objects[g.first+i]; o != nil {
@@ -241,7 +239,7 @@ func (st *State) book(g *gang) {
 	}
 }
 
-// computed ends what book says of a gang's computation.
+// computed removes a gang's temporary memory from the ledger.
 func (st *State) computed(g *gang) {
 	st.leaveCode(g)
 	st.leaveHost(g)
@@ -267,7 +265,7 @@ func (g *gang) name() string {
 	return "a transfer"
 }
 
-// calledAt returns a name, with the line of the user's code where that is known; first is that of wire.Called.
+// calledAt returns a name, with the line of the user's code if that is known; first is that of wire.Called.
 func calledAt(name string, line []byte, first bool) string {
 	if called := wire.Called(string(line), first); called != "" {
 		return name + ", " + called
@@ -275,8 +273,8 @@ func calledAt(name string, line []byte, first bool) string {
 	return name
 }
 
-// located adds to an error which computation it ended, and where that was called. For an operation that is no
-// computation, and has no line, it returns the error as it is.
+// located adds to an error which computation it ended, and the line that called it. It returns the error of other
+// operations, which have no line, as it is.
 func (g *gang) located(err error) error {
 	if g.program == nil && g.ran == nil && len(g.line) == 0 {
 		return err
@@ -291,14 +289,14 @@ func locate(err error, name string, line []byte, first bool) error {
 	return status.New(status.CodeOf(err), "%w [%s]", err, calledAt(name, line, first))
 }
 
-// proceedWith carries a gang on after its admission.
+// proceedWith continues with a gang after its admission.
 func (st *State) proceedWith(g *gang) {
 	if !st.waitsForTurn(g) {
 		st.goOn(g)
 	}
 }
 
-// goOn lets an operation go on whose turn has come among those of its session.
+// goOn continues with an operation whose turn has come among those of its session.
 func (st *State) goOn(g *gang) {
 	switch {
 	case g.program != nil:
@@ -353,7 +351,7 @@ func (st *State) unhold(g *gang) {
 	st.stir()
 }
 
-// remind has a Tick come at some time.
+// remind requests a Tick at some time.
 func (st *State) remind(at int64) {
 	if st.due == 0 || at < st.due {
 		st.due = at
@@ -420,8 +418,8 @@ func (st *State) shortageText(g *gang) (text string, device int) {
 	return b.String(), on
 }
 
-// number assigns numbers in the ledger to a worker's devices, and sets their limits. Numbers of a worker that has gone
-// are used again.
+// number assigns numbers in the ledger to a worker's devices, and sets their limits. It reuses the numbers of workers
+// that have gone.
 func (st *State) number(w *worker) error {
 	n := len(w.offer.Devices)
 	if free := st.numbers[n]; len(free) > 0 {
@@ -458,13 +456,13 @@ func (st *State) unnumber(w *worker) {
 	st.numbers[n] = append(st.numbers[n], w.base)
 }
 
-// isCounted reports whether arrays of a kind of memory take the memory of a place's devices: those of their default
-// memory. Others are on the host.
+// isCounted reports whether arrays in a kind of memory count as the devices' memory: only their default memory does.
+// Others are on the host.
 func (st *State) isCounted(p *place, memory string) bool {
 	return st.workers[p.slot].isCounted(0, memory)
 }
 
-// isCounted is the same of one of a worker's devices.
+// isCounted is the same for one of a worker's devices.
 func (w *worker) isCounted(local int, memory string) bool {
 	if memory == "" {
 		return true
@@ -473,12 +471,12 @@ func (w *worker) isCounted(local int, memory string) bool {
 	return int(d.DefaultMemory) < len(d.Memories) && d.Memories[d.DefaultMemory] == memory
 }
 
-// putAtOnce is how large a shard may be whose bytes a client sends in a message, right behind the put.
+// putAtOnce is the largest shard, in bytes, that a client sends in a message, right after the put.
 const putAtOnce = 16 << 10
 
-// awaitPut has an operation that reads an object wait for the bytes of the put that makes it: a client that is stopped,
-// or slow, must not hold up others, nor those that come later. It does not wait for bytes that are there at once while
-// no other session uses the same workers, since that costs a message from a worker and another one to it.
+// awaitPut makes an operation that reads an object wait for the bytes of the put that makes it, so that a stopped or
+// slow client does not delay others. It does not wait for bytes that come with the put's message while no other session
+// uses the same workers, since waiting costs a message from a worker and another one to it.
 func (st *State) awaitPut(o *object) {
 	if o.put == 0 || st.gangs[o.put] == nil {
 		o.put = 0

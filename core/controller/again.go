@@ -8,13 +8,14 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// When the last worker is lost that had an artifact, those that are to load it need not fail: the program's text is
-// still with the clients of the sessions that have it. So when a worker asks for such an artifact, the program is
-// compiled again, under the same number, by a worker of one of these sessions, to which its client sends the text. The
-// result is the same, and so are the descriptions that clients and workers have of it. If one client is gone, or cannot
-// send the text, the next one is asked; only when there is none left do those that wait get an error.
+// If the last worker that had an artifact is lost, workers that have yet to load it need not fail: clients of sessions
+// with the program still have its text. So when a worker asks for such an artifact, a worker of one of these sessions
+// compiles the program again, under the same number, and that session's client sends it the text. The result is the
+// same, so the descriptions that clients and workers have of it stay valid. If a client is gone, or cannot send the
+// text, the next one is asked. Those that wait get an error only when no client is left.
 
-// again has an artifact that no worker has compiled again, for those that wait for it, unless that is under way.
+// again starts to compile a program whose artifact no worker has any more, for those that wait for it, unless that is
+// under way.
 func (st *State) again(c *compiled) {
 	if c.by != nil || len(c.artifact.wants) == 0 {
 		return
@@ -62,7 +63,7 @@ func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Plac
 	return by, at
 }
 
-// compiledAgain takes what a worker made of a program that was compiled before.
+// compiledAgain handles the result of compiling a program again.
 func (st *State) compiledAgain(c *compiled, by *worker, m *wire.Compiled) {
 	err := m.Status.Err()
 	if err == nil && !m.Loadable.GetKept() {

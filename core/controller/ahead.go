@@ -8,16 +8,16 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Frees and fetches may go past a gang that is held: frees of arrays that nothing before them uses, and fetches of
-// arrays that are there and that nothing before them donates or frees. Puts may go past a gang that is held for the
-// bytes of puts, or for its program, so that bytes come one after the other. They do if there is room for them besides
-// all that they go past. That changes no result.
+// Some operations pass a gang that is held, which changes no result. Frees do, if nothing before them uses their
+// arrays. Fetches do, if their array is there and nothing before them donates or frees it. Puts pass a gang that is
+// held for the bytes of puts, or for its program, so that their bytes keep coming; they do so only if there is room for
+// them in addition to everything that they pass.
 //
-// Everything else waits while it is decided which of them may, so nothing here looks at a whole queue. A queued
-// operation is counted once, and taken out of the counts once.
+// All other sessions wait while this is decided, so nothing here searches a whole queue. Each queued operation is
+// counted once, and removed from the counts once.
 
-// names says how the operations in a session's queue use each of its arrays. A session has it from when one of its
-// gangs is held and another operation waits behind that, until the queue is empty.
+// names says how the operations in a session's queue use each of its arrays. It exists from the time when one of the
+// session's gangs is held and another operation waits behind it, until the queue is empty.
 type names struct {
 	of        map[uint64]usage
 	rows      map[uint64][]*wire.Rows // shards that are freed
@@ -31,7 +31,7 @@ type names struct {
 	stale     int                     // arrays named by frees of the queue that were freed ahead
 }
 
-// usage says how the operations counted use an array. The zero usage is that of an array which none of them names.
+// usage says how the counted operations use an array. The zero value means that none of them names it.
 type usage struct {
 	uses   int32  // how many read it
 	shards bool   // one frees shards of it
@@ -46,7 +46,7 @@ type passer struct {
 	put                   bool
 }
 
-// share is the memory that a queued operation was counted to take on a device. It is kept, since other programs may be
+// share is the memory on a device for which a queued operation was counted. It is kept, since other programs may be
 // known when the operation is removed from the counts.
 type share struct {
 	bytes   int64
@@ -54,7 +54,7 @@ type share struct {
 }
 
 // countsAtOnce bounds how many names of arrays one Step counts, which takes some tenths of a millisecond. Usually an
-// operation is counted in the Step that brings it; many are left only when the first of a long queue is held.
+// operation is counted in the Step that receives it; many are left only if the first one of a long queue is held.
 const countsAtOnce = 1 << 12
 
 // keepCount counts the operations queued behind held gangs, and frees the arrays that can be freed.
@@ -78,7 +78,7 @@ func (s *session) isCounted() bool {
 	return s.names.uncounted == 0
 }
 
-// countQueue counts operations behind a held gang, left names at most, and reports whether that are all.
+// countQueue counts operations behind a held gang, at most left names, and reports whether all are counted.
 func (st *State) countQueue(g *gang, left *int) bool {
 	s := g.s
 	if s.isCounted() {
@@ -104,7 +104,7 @@ func (st *State) countQueue(g *gang, left *int) bool {
 	return n.uncounted == 0
 }
 
-// count adds an operation to what is known of the session's arrays. It returns how many names it has.
+// count adds an operation to the usage of the session's arrays. It returns the number of names in the operation.
 func (st *State) count(s *session, message any, number uint64) (looked int) {
 	n := s.names
 	if number > s.popped { // otherwise it is held itself
@@ -135,7 +135,7 @@ func (st *State) count(s *session, message any, number uint64) (looked int) {
 	return looked + 1
 }
 
-// countFrees counts what the operation frees that was counted last.
+// countFrees counts what the operation that was counted last frees.
 func (s *session) countFrees(objects []uint64, rows []*wire.Rows) {
 	n := s.names
 	for _, id := range objects {
@@ -154,7 +154,7 @@ func (s *session) countFrees(objects []uint64, rows []*wire.Rows) {
 	}
 }
 
-// consider finds out whether an array can be freed now.
+// consider determines whether an array can be freed now.
 func (s *session) consider(id uint64) {
 	n, o := s.names, s.objects[id]
 	if u := n.of[id]; !u.freed && !u.shards || u.uses > 0 || o == nil || s.makes(id) ||
@@ -164,14 +164,14 @@ func (s *session) consider(id uint64) {
 	n.free[id] = true
 }
 
-// makes reports whether a gang that waits, or the play that it may be of, makes an array.
+// makes reports whether the gang that waits, or its play if it is a node of one, makes an array.
 func (s *session) makes(id uint64) bool {
 	g, p := s.waiting, s.play
 	return g != nil && id >= g.first && id < g.first+uint64(g.makes) ||
 		p != nil && id >= p.first && id < p.first+uint64(p.g.made)
 }
 
-// next records that the next operation is taken from the queue: what was performed before it has its place.
+// next records that the next operation is taken from the queue: the ones before it have their places.
 func (st *State) next(s *session) {
 	if n := s.names; n != nil {
 		if n.current != nil {
@@ -233,7 +233,7 @@ func (st *State) uncount(s *session, message any, takes share) {
 	}
 }
 
-// shareOf returns what an operation takes on a device at most, as far as is known now.
+// shareOf returns the most memory that an operation takes on a device, as far as is known now.
 func (st *State) shareOf(s *session, message any) share {
 	bytes := int64(0)
 	switch m := message.(type) {
@@ -257,7 +257,7 @@ func (st *State) shareOf(s *session, message any) share {
 	return share{bytes: min(bytes, ledger.MaxShardBytes)}
 }
 
-// countShare adds what an operation takes to what is known, times sign.
+// countShare adds an operation's memory to the counts, times sign.
 func (n *names) countShare(takes share, sign int) {
 	n.takes += int64(sign) * takes.bytes
 	if takes.unknown {
@@ -309,10 +309,10 @@ func (st *State) freeAhead(s *session) {
 	}
 }
 
-// sweepsFrom is how many arrays that were freed ahead may be named in a queue at the least.
+// sweepsFrom is the least number of arrays freed ahead that is worth a sweep of the queue.
 const sweepsFrom = 1 << 10
 
-// sweepFrees takes what was freed ahead out of the frees that are queued.
+// sweepFrees removes arrays that were freed ahead from the frees that are queued.
 func (s *session) sweepFrees() {
 	n := s.names
 	for i := s.head; i < len(s.queue)-n.uncounted; i++ {
@@ -413,7 +413,7 @@ func (st *State) passAhead(s *session) {
 	}
 }
 
-// passMore goes on with passAhead where an earlier Step had performed enough.
+// passMore continues passAhead after an earlier Step had performed enough.
 func (st *State) passMore(s *session) {
 	switch {
 	case !s.ahead || s.names == nil || s.waiting == nil:

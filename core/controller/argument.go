@@ -56,10 +56,10 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 	return nil
 }
 
-// ofAssembled stands for the number of an argument where the array is a piece of one that is assembled.
+// ofAssembled stands for the number of an argument if the array is a piece of an assembled one.
 const ofAssembled = -1
 
-// has returns why an argument's array cannot be read on these devices; nil if it can. At is their place, where they are
+// has returns why an argument's array cannot be read on these devices; nil if it can. At is their place, if they are
 // all the devices of one.
 func (s *session) has(id uint64, argument int, devices set, at *place) error {
 	o := s.objects[id]

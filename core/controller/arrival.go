@@ -9,9 +9,9 @@ import (
 )
 
 // This file is what the caller of State does with a message before Step, so that no other session waits for it: all
-// that is long and needs nothing which changes. It calls Decode, Split until there is no more, Arrived, and Survey.
+// long work that reads only what does not change. It calls Decode, Split until there is no more, Arrived, and Survey.
 
-// Arrived returns the event of a message, with what can be read of it in parallel with other calls of State.
+// Arrived returns the event of a message, with everything that can be decoded in parallel with other calls of State.
 func Arrived(conn uint64, kind wire.Kind, m proto.Message, payload []byte) Event {
 	ev := Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload}
 	if len(payload) >= lateSize { // State neither copies it nor waits for it to be copied
@@ -29,8 +29,8 @@ func Arrived(conn uint64, kind wire.Kind, m proto.Message, payload []byte) Event
 // Answer sets the report that answers an Ask, so that Step does not make one.
 func (ev *Event) Answer(r *wire.Report) { ev.report = LateMessage(r, proto.Size(r)) }
 
-// Split takes the first part out of a message that would take State long, an event of its own; nil where the message
-// is short, or has no parts.
+// Split removes the first part from a message that would take State long, and returns it, for an event of its own. It
+// returns nil if the message is short, or has no parts.
 func Split(kind wire.Kind, m proto.Message) proto.Message {
 	switch kind {
 	case wire.KindFree:
@@ -45,17 +45,18 @@ func Split(kind wire.Kind, m proto.Message) proto.Message {
 	return nil
 }
 
-// endsAtOnce bounds how many ends of gangs one Step hears of: the last worker to report a gang ends it, which takes
-// some microseconds.
+// endsAtOnce bounds the ends of gangs in one Step: the report of a gang's last worker ends the gang, which takes some
+// microseconds.
 const endsAtOnce = 128
 
-// How many arrays one Step frees, and of how many it frees shards, for which it looks at all that are left.
+// How many arrays one Step frees, and of how many it frees single shards, which takes time for all shards that are
+// left.
 const (
 	freesAtOnce  = 4 << 10
 	shardsAtOnce = 8
 )
 
-// splitFree takes the first arrays out of a message that frees many; nil if it frees few.
+// splitFree removes the first arrays from a message that frees many, and returns them; nil if it frees few.
 func splitFree(m *wire.Free) *wire.Free {
 	if len(m.Objects) <= freesAtOnce && len(m.Rows) <= shardsAtOnce {
 		return nil
@@ -66,7 +67,7 @@ func splitFree(m *wire.Free) *wire.Free {
 	return first
 }
 
-// splitEnds takes the first ends out of a message that has many; nil if it has few.
+// splitEnds removes the first ends from a message that has many, and returns them; nil if it has few.
 func splitEnds(m *wire.Completed) *wire.Completed {
 	if len(m.Ok) <= endsAtOnce {
 		return nil
@@ -76,9 +77,9 @@ func splitEnds(m *wire.Completed) *wire.Completed {
 	return first
 }
 
-// Survey returns work on a message, or on a client's hello, that may be done before Step takes it, beside other calls
-// of State: long work that needs nothing which changes. It is nil if there is none. Step does it if it was not done
-// before.
+// Survey returns work on a message, or on a client's hello, that may be done before Step, in parallel with other calls
+// of State: long work that reads only what does not change. It is nil if there is none. Step does the work itself if it
+// was not done before.
 func (st *State) Survey(ev *Event) (work func()) {
 	if ev.Kind == Join {
 		return st.surveyJoin(ev)

@@ -8,21 +8,21 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Long program text and long executables never come here. The text stays with the clients that have it until a worker
-// has compiled it; what it was compiled to, the artifact, stays with that worker and with those that have loaded it.
-// This file decides which process sends what to which other.
+// The controller never has long program texts and long executables. The text stays with the clients that have it until
+// a worker has compiled it. The result, the artifact, stays with that worker and with those that have loaded it. This
+// file decides which process sends what to which other one.
 //
-// Text: a program is named by its SHA-256, which the worker that gets the text checks. When a worker is told to
-// compile, the first client that waits for the program is told to send it the text. If that fails, since the client has
-// left or sends something else, this client alone gets an error, and the next one that waits sends it.
+// Text: a program is named by its SHA-256, which the worker that receives the text checks. When a worker is told to
+// compile, the first client that waits for the program is told to send it the text. If that fails, because the client
+// has left or sends something else, only this client gets an error, and the next one that waits sends it.
 //
-// Artifacts: a worker that is to load one and does not have it asks for it (Want). It is told which worker sends it
-// (Source), and that worker is told to (Give), as soon as one of those that have it sends to fewer than maxGiven. A
-// worker that has loaded it says so (Have), and is asked for it from then on: so a thousand workers have it in five
-// rounds. Only workers that have all of it send, so workers never wait in a circle. A receiver whose sender is lost
-// finds out by itself and asks again. When no worker has it any more, it is compiled again for those that ask, see
-// again.go, and the next Compile of the program makes a new one. Members of an epoch do not offer what they have
-// loaded, since others may need the code instead; the worker that compiled has both.
+// Artifacts: a worker that has to load one, and does not have it, asks for it (Want). As soon as one of those that have
+// it sends it to fewer than maxGiven others, the worker is told that this one sends it (Source), and this one is told
+// to send (Give). A worker that has loaded it says so (Have), and sends it, too, from then on, so a thousand workers
+// have it after five rounds. Only workers that have all of it send, so workers never wait in a circle. A receiver whose
+// sender is lost notices that by itself and asks again. When no worker has the artifact any more, it is compiled again
+// for those that ask (again.go), and the next Compile of the program makes a new one. Members of an epoch do not offer
+// what they have loaded, since others may need the code instead; the worker that compiled it has both.
 
 // artifact is what the controller knows about a compiled program whose bytes workers have.
 type artifact struct {
@@ -38,7 +38,7 @@ func (st *State) transferNumber() uint64 {
 	return st.moved
 }
 
-// sendText has the client of a waiter send a program's text to the worker that is to compile it.
+// sendText tells the client of a waiter to send a program's text to the worker that compiles it.
 func (st *State) sendText(c *compiled, w waiter) *wire.Content {
 	st.tell(w.s, setOf(c.by.slot)) // which it takes bytes from
 	number := st.transferNumber()
@@ -47,8 +47,8 @@ func (st *State) sendText(c *compiled, w waiter) *wire.Content {
 	return &wire.Content{Size: c.text.Size, Sha256: c.text.Sha256, Process: w.s.process.Number, Transfer: number}
 }
 
-// noText ends the wait of the client that was to send a program's text, if it still waits, and has the program compiled
-// with another's.
+// noText ends the wait of the client that should have sent a program's text, if it still waits, and compiles the
+// program with the text of another one.
 func (st *State) noText(c *compiled, err error) {
 	is := func(w waiter) bool { return w.s == c.source.s && w.program == c.source.program }
 	if i := slices.IndexFunc(c.waiting, is); i >= 0 {
@@ -87,7 +87,7 @@ func (st *State) dropArtifact(c *compiled) {
 	}
 }
 
-// want takes a worker's wish for an artifact.
+// want handles a worker's request for an artifact.
 func (st *State) want(w *worker, number uint64) {
 	c := st.artifacts[number]
 	if c == nil {
@@ -111,7 +111,8 @@ func (st *State) noSource(w *worker, number uint64, why error) {
 	st.send(w.to[:], wire.KindSource, &wire.Source{Artifact: number, Status: wire.Of(why)})
 }
 
-// give has those who wait for an artifact sent it, as far as its holders have time. One that has it itself is told so.
+// give has an artifact sent to those that wait for it, as far as its holders have time. A worker that already has it is
+// told so.
 func (st *State) give(c *compiled) {
 	a := c.artifact
 	if len(a.senders.holders) == 0 {
@@ -142,7 +143,7 @@ func (st *State) give(c *compiled) {
 	}
 }
 
-// have is told whether a worker has an artifact.
+// have handles a worker's report of whether it has an artifact.
 func (st *State) have(w *worker, m *wire.Have) {
 	c := st.artifacts[m.Artifact]
 	if c == nil {
@@ -171,7 +172,7 @@ func (st *State) lacks(c *compiled, w *worker) {
 	}
 }
 
-// discard keeps further sessions from using a program. Sessions that have it keep it.
+// discard prevents further sessions from using a program. Sessions that have it keep it.
 func (st *State) discard(c *compiled) {
 	if st.compiled[c.key] != c {
 		return

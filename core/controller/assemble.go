@@ -5,14 +5,14 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// An assembled object is a name for shards of others, its members, as one argument of runs: one shard of one member for
-// each device of a program. It has no bytes, and the ledger does not know it. So a run that reads what was put, or
-// computed, apart is as short, and as quickly checked, as one that reads a whole array.
+// An assembled object is a name for shards of other objects, its members, as one argument of runs: for each device of a
+// program, one shard of one member. It has no bytes, and is not in the ledger. So a run that reads shards which were
+// put or computed separately is as short, and as quickly checked, as one that reads a whole array.
 //
-// Members may go, fail or be donated before it. That is noted in the assembled object at that moment, by damage: so a
-// run looks at the one object, and not at its members.
+// Members may be freed, fail or be donated before it. At that moment, damage records this in the assembled object, so a
+// run checks only that object, not its members.
 
-// assembly is an object that was assembled of others.
+// assembly is an object that was assembled from others.
 type assembly struct {
 	members []uint64
 	rows    []int // of each member
@@ -20,13 +20,13 @@ type assembly struct {
 	unput   bool  // bytes of a member may have yet to come from the client
 }
 
-// membership is what an object knows of an array that it is assembled into.
+// membership is an object's entry about an array that it is assembled into.
 type membership struct {
 	of    uint64
 	index int // among the members of that
 }
 
-// assembleLater assembles an object after the operations that came before. A run may have many assemblies before it, so
+// assembleLater assembles an object after the operations that came before. Many assemblies may come before one run, so
 // they are bounded by their memory, and do not count in the queue.
 func (st *State) assembleLater(s *session, ev *Event, m *wire.Assemble) error {
 	if s.pieces += 1 + len(m.Pieces); s.pieces > 2*st.limits.Objects {
@@ -38,15 +38,14 @@ func (st *State) assembleLater(s *session, ev *Event, m *wire.Assemble) error {
 	return nil
 }
 
-// assemble performs an Assemble. One that makes no sense makes an object with an error, or none: runs that read it say
-// so.
+// assemble performs an Assemble. An invalid one makes an object with an error, or none; runs that read it report that.
 func (st *State) assemble(s *session, m *wire.Assemble) {
 	s.unmade, s.pieces = s.unmade-1, s.pieces-1-len(m.Pieces)
 	st.assembleNow(s, m)
 }
 
-// assembleNow makes the object. For a run that was dispatched before the controller started again, the workers are told
-// of it whatever became of its members since.
+// assembleNow makes the object. If it is for a run that was dispatched before the controller started again, the workers
+// are told of it, whatever has become of its members since.
 func (st *State) assembleNow(s *session, m *wire.Assemble) {
 	p := s.programs[m.Program]
 	if p == nil || m.Object == 0 || s.objects[m.Object] != nil {
@@ -84,7 +83,7 @@ func (st *State) assembleNow(s *session, m *wire.Assemble) {
 	})
 }
 
-// fits returns why pieces are not of one shard for each device of a place; nil if they are.
+// fits returns why pieces do not have one shard for each device of a place; nil if they have.
 func fits(at *place, pieces []*wire.Piece) error {
 	left := len(at.rows)
 	for _, piece := range pieces {
@@ -128,7 +127,7 @@ func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly
 	return a, nil
 }
 
-// membersOf returns what an object is assembled of, nothing if it is not.
+// membersOf returns what an object is assembled from, nothing if it is not.
 func (s *session) membersOf(id uint64) []uint64 {
 	if o := s.objects[id]; o != nil && o.of != nil {
 		return o.of.members
@@ -167,8 +166,8 @@ var errMemberFreed = status.New(status.InvalidArgument,
 var errMemberDonated = status.New(status.InvalidArgument,
 	"an array was assembled of others, one of which was donated to a run since")
 
-// damage fails what was assembled of an object, because of err, and has the session's held gang looked at again, which
-// may read it.
+// damage fails what was assembled from an object, with err, and has the session's held gang, which may read it, checked
+// again.
 func (s *session) damage(o *object, err error) {
 	if s.waiting != nil {
 		s.waiting.held.spoiled = true
@@ -180,8 +179,8 @@ func (s *session) damage(o *object, err error) {
 	}
 }
 
-// apart removes an object that is going away from the assemblies around it: from those that it consists of, and, with
-// an error, from those that it is part of.
+// apart removes an object that is going away from its members and, with an error, from the objects that it is a member
+// of.
 func (s *session) apart(id uint64, o *object) {
 	s.damage(o, errMemberFreed)
 	if o.of == nil {
@@ -201,7 +200,7 @@ func (s *session) apart(id uint64, o *object) {
 	}
 }
 
-// awaitArgument has a run wait for the puts of an argument, as far as awaitPut says.
+// awaitArgument makes a run wait for the puts of an argument, as awaitPut says.
 func (st *State) awaitArgument(s *session, o *object) {
 	if o.of == nil {
 		if o.put != 0 {
@@ -221,7 +220,7 @@ func (st *State) awaitArgument(s *session, o *object) {
 	}
 }
 
-// asMember is the error of an operation that can read members alone.
+// asMember is the error of an operation that can read only the members.
 func (o *object) asMember(id uint64) error {
 	if o.of == nil {
 		return nil

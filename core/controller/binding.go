@@ -11,8 +11,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// binding says which workers' devices a session's devices are in one epoch. It does not change, so operations that were
-// placed by it keep their meaning until they have ended. See rebind.go.
+// binding says which workers' devices are behind a session's devices in one epoch. It does not change, so operations
+// that were placed by it stay valid until they have ended. See rebind.go.
 type binding struct {
 	view    *placement.View
 	spans   []*wire.Span     // of the view
@@ -36,11 +36,11 @@ func (b *binding) slot(d uint32) int { return b.behind(d).slot }
 // number returns the number in the ledger of a virtual device.
 func (b *binding) number(d uint32) int { return b.view.Number(int(d)) }
 
-// bind returns the binding of a view: the one that it made last, if that is of the same view, as for clients that begin
+// bind returns the binding of a view. It is the one made last if the view is the same, as it is for clients that begin
 // one after another. Workers of the view that have gone have kept their slots.
 //
-// All gangs wait meanwhile. So what is as in the binding made last is copied from there, since most of ten thousand
-// workers are when one has come or gone.
+// All gangs wait meanwhile. So what has not changed since the binding made last is copied from there: when one of ten
+// thousand workers has come or gone, that is nearly everything.
 func (st *State) bind(view *placement.View) *binding {
 	if st.bound != nil && st.bound.view == view {
 		return st.bound
@@ -74,17 +74,17 @@ func (b *binding) add(w *worker, s placement.Span) {
 		append(b.at, w)
 }
 
-// trail goes through the spans of a binding, next to those of a view that differs in few of them.
+// trail walks through the spans of a binding, in parallel with those of a view that differs in few of them.
 type trail struct {
 	of   *binding
 	span int // the next
 }
 
-// farthest is how many spans along passes over, of workers that have left the view: those of a host, or two.
+// farthest is how many spans of workers that have left the view along skips: those of a host, or two.
 const farthest = 16
 
-// along returns how many spans, from the first on, are as in the binding from its next one on, or from one that is not
-// much farther on. These are then the next ones. A worker keeps its slot as long as views have it, so the binding's
+// along returns how many of these spans, from the first one on, the binding has, too, from its next span on or from one
+// not much farther on; that one becomes its next. A worker keeps its slot as long as views have it, so the binding's
 // entries for such spans are still valid.
 func (t *trail) along(spans []placement.Span) (n int) {
 	is := func(i int, s placement.Span) bool {
@@ -110,7 +110,7 @@ func (t *trail) copy(b *binding, n int) {
 	b.spans, b.at = append(b.spans, t.of.spans[from:t.span]...), append(b.at, t.of.at[from:t.span]...)
 }
 
-// memberOf returns the worker of a process number, also one that has gone and keeps its slot; nil if there is none.
+// memberOf returns the worker of a process number, even if it has gone and keeps its slot; nil if there is none.
 func (st *State) memberOf(process uint64) *worker {
 	if w := st.processes[process]; w != nil {
 		return w
@@ -122,8 +122,8 @@ func (st *State) memberOf(process uint64) *worker {
 	return st.workers[at]
 }
 
-// newPlace makes a place of virtual devices, for keepPlace. It reads only what does not change, so it may run beside
-// Step.
+// newPlace makes a place of virtual devices, for keepPlace. It reads only what does not change, so it may run in
+// parallel with Step.
 //
 // Errors: INVALID_ARGUMENT.
 func (b *binding) newPlace(s *session, rows []uint32) (*place, error) {

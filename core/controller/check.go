@@ -10,8 +10,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Check looks for contradictions: parties that have gone and are still named, counts that differ from what they count.
-// It is for tests, and looks at everything.
+// Check looks for contradictions: sessions and workers that have gone and are still named, counts that differ from what
+// they count. It is for tests, and checks everything.
 func (st *State) Check() error {
 	a := audit{
 		st: st, views: map[int]int{}, users: map[*compiled]int{},
@@ -110,7 +110,7 @@ func (a *audit) gangs() {
 	}
 }
 
-// kept counts what gangs keep of workers that their sessions have done with.
+// kept counts what gangs keep of workers that their sessions no longer use.
 func (a *audit) kept() {
 	gangs := map[*kept]int{}
 	count := func(g *gang) {
@@ -274,7 +274,7 @@ func (a *audit) names(s *session) {
 	}
 }
 
-// assembled looks at what a session's objects are assembled of.
+// assembled checks what a session's objects are assembled from.
 func (a *audit) assembled(s *session) {
 	for id, o := range s.objects {
 		for at, in := range o.in {
@@ -295,7 +295,7 @@ func (a *audit) assembled(s *session) {
 	}
 }
 
-// use looks at the devices that a session occupies: those of its arrays, and of its operations that were performed.
+// use checks the devices that a session occupies: those of its arrays, and of its operations that were performed.
 func (a *audit) use(s *session) {
 	var want set
 	add := func(p *place) {
@@ -341,7 +341,7 @@ func (p *place) lost(st *State) (rows []uint32) {
 	return rows
 }
 
-// memory looks at what the ledger has of a session's arrays: all whose bytes are on devices, or will be.
+// memory checks the ledger's entries for a session's arrays: all whose bytes are on devices, or will be.
 func (a *audit) memory(s *session) {
 	for id, o := range s.objects {
 		g := s.waiting
@@ -370,7 +370,7 @@ func (a *audit) memory(s *session) {
 	}
 }
 
-// code counts again who uses programs' code, and looks whether the ledger has that.
+// code counts again which gangs and programs use code, and compares that with the ledger.
 func (a *audit) code() {
 	runs, loaded := map[*resident]int{}, map[*compiled]map[int]int{}
 	for _, gangs := range []map[uint64]*gang{a.st.gangs, a.st.leaving} {
@@ -431,7 +431,7 @@ func (a *audit) code() {
 	}
 }
 
-// graphs looks at a session's graphs, and counts the programs that only they still use.
+// graphs checks a session's graphs, and counts the programs that only they still use.
 func (a *audit) graphs(s *session) {
 	nodes, inGraphs := 0, map[*program]int{}
 	for _, g := range s.graphs {

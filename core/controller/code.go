@@ -6,18 +6,18 @@ import (
 	"github.com/openpathways/pathways/core/ledger"
 )
 
-// This file counts the memory that programs themselves take of devices, which plugins state as the size of the
-// generated code, constants in it included.
+// This file counts the memory that programs themselves take on devices, which plugins state as the size of the
+// generated code, constants included.
 //
-// Code counts once on the devices of a place, for all sessions: from the admission of the first run there until no
-// session's program is loaded on the place's workers and no run of it is under way there. It is part of what that first
-// run needs, and waits or fails as the run does. In the ledger it has an owner of its own, since no session alone could
-// free it. Plugins may load code later than a program is compiled, and GPUs do so with its first run; so a program that
-// never runs counts nowhere.
+// Code counts once on the devices of a place, for all sessions, from the admission of the first run there. It stops
+// counting when no session's program is loaded on the place's workers and no run of it is under way there. It is part
+// of what that first run needs, so that run waits or fails for it. In the ledger it has an owner of its own, since no
+// single session could free it. A program that never runs does not count: plugins may load code later than a program is
+// compiled, and GPUs do so with its first run.
 //
-// This never counts less than there is, since the workers share one executable among all programs that are the same.
-// It may count more: places of one program that overlap are counted apart, and a place's code counts as long as one of
-// its workers has the program.
+// This never counts too little, since workers share one executable among all equal programs. It may count too much:
+// places of one program that overlap are counted separately, and a place's code counts as long as one of its workers
+// has the program.
 
 // programs is the owner of code in the ledger. Sessions are numbered from 1.
 const programs = ledger.Owner(0)
@@ -57,7 +57,7 @@ func (g *gang) lacksCode() int64 {
 	return g.program.of.codeBytes()
 }
 
-// bookCode has the code of a gang's program counted on the gang's devices, until the gang leaves it.
+// bookCode counts the code of a gang's program on the gang's devices, until leaveCode.
 func (st *State) bookCode(g *gang) {
 	if g.program == nil || g.program.of.codeBytes() == 0 {
 		return
@@ -137,7 +137,7 @@ func (st *State) unloadUnused(r *resident) {
 	st.stir()
 }
 
-// countCode adds code to what its devices have, or takes it off.
+// countCode adds code to the counts of its devices, or subtracts it.
 func (st *State) countCode(r *resident, sign int64) {
 	for _, d := range r.at {
 		for len(st.code) <= d {

@@ -9,43 +9,43 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A controller that has started again makes its State of three things: the facts that it kept (facts.go), its workers'
-// reports of what they have, and the operations that its clients have sent and whose end they do not know. It waits
-// until all that it kept have come back, or are lost; then rebuild makes the rest in one step, and all goes on.
+// A controller that has started again rebuilds its State from three sources: the facts that it kept (facts.go), its
+// workers' reports of what they have, and the operations of its clients whose ends they do not know. It waits until all
+// processes that it kept have come back, or are lost. Then rebuild makes the rest in one step, and work continues.
 //
 // # Why no operation is done twice, and none is lost
 //
-// An operation has one name, its session and number. A client remembers the message of each operation until it has
-// heard its end, so none is lost. A worker remembers each operation that it was sent until the client has heard its
-// end (Settled), so it is known of each of them which workers have it, under which gang number, and how its part
-// ended. For each operation that a client remembers there are three cases:
+// An operation is named by its session and number. A client remembers the message of each operation until it has heard
+// how it ended, so none is lost. A worker remembers each operation that it was sent until the client has heard that
+// (Settled). So for each operation it is known which workers have it, under which gang number, and how their parts
+// ended. For an operation that a client remembers there are three cases:
 //
-//	no worker has it       it was not dispatched, or all its messages were lost. It is performed as if it had just come,
-//	                       or in its place if it was dispatched for sure: see lost.go.
+//	no worker has it       it was not dispatched, or all its messages were lost. It is performed as if it had just come;
+//	                       if it must have been dispatched, it gets its old place (lost.go).
 //	all its workers do     it is under way, or has ended there. It becomes a gang again, under its old number, and ends
-//	                       when all workers have reported it, some of them with what they said already.
-//	some of them do        it was being dispatched. It becomes a gang under its old number, too, and the others are sent
-//	                       it now.
+//	                       when all workers have reported it. Their reports from before count.
+//	some of them do        it was being dispatched. It becomes a gang under its old number, too, and is sent to the
+//	                       other workers now.
 //
 // So a worker is sent an operation only if it does not have it.
 //
 // # Why the order is one
 //
-// Each worker was sent gangs by rising numbers, over a link that keeps their order. So what a worker lacks of the gangs
-// that others have is above all that it has, and rebuild sends it these by rising numbers, before anything new. New
-// gangs get numbers above all that any worker has had, also above those of gangs that all have forgotten: a worker
-// drops what comes for a collective under such a number, since that gang has ended. So all workers have the gangs that
-// they share in one order, as if the controller had not ended. An operation of a session that was not dispatched shares
-// no device with later ones that were (line.go), and so it may come behind them; an operation whose messages were lost
-// comes before those that arrived.
+// Each worker was sent gangs by rising numbers, over a link that keeps their order. So the gangs that a worker lacks
+// and others have come after all that it has. rebuild sends it these by rising numbers, before anything new. New gangs
+// get numbers above all that any worker has had, including those of gangs that all have forgotten: a worker drops
+// blocks of a collective under such a number, since that gang has ended. So all workers have the gangs that they share
+// in one order, as if the controller had not ended. An operation that was not dispatched shares no device with later
+// ones of its session that were (line.go), so it may come after them. An operation whose messages were lost comes
+// before those that arrived.
 //
-// A worker that lacks a gang and has had a later one was never sent it: it came in the place of a worker that was lost
-// with its part, or the operation failed before it was sent. In either case it has failed.
+// A worker that lacks a gang but has had a later one was never sent it. Either it took the place of a worker that was
+// lost with its part, or the operation failed before it was sent. In both cases the gang has failed.
 //
 // # What is not made again
 //
-// The device time of sessions, the usual times of programs, and the schedule's charges begin anew. A gang that was
-// under way takes no place in its island's schedule any more.
+// The device time of sessions, the usual times of programs, and the schedule's charges start from zero. A gang that was
+// under way takes no place in its island's schedule.
 
 // comeback is what a State waits for after the controller has started again.
 type comeback struct {
@@ -83,10 +83,10 @@ type opName struct {
 // IsComingBack reports whether some of those who were there before the controller started again have yet to come back.
 func (st *State) IsComingBack() bool { return st.comeback != nil }
 
-// HasComeBack reports whether a connection has said what it has, or need not.
+// HasComeBack reports whether a connection has reported what it has, or need not.
 func (st *State) HasComeBack(conn uint64) bool { return st.comeback == nil || !st.comeback.away[conn] }
 
-// rejoins takes what a worker or a client says that it has. One that has said it already says nothing new.
+// rejoins handles the report of a worker or client of what it has. A second report of the same process is ignored.
 func (st *State) rejoins(c *conn, ev *Event) error {
 	m, ok := ev.Message.(*wire.Rejoin)
 	if !ok || c.w == nil && c.s == nil {
@@ -114,7 +114,7 @@ func (st *State) comesBack(conn uint64) {
 	}
 }
 
-// rebuild makes the State of what workers and clients have said.
+// rebuild makes the State from the reports of workers and clients.
 func (st *State) rebuild() {
 	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
 		assembles: map[opName]*wire.Assemble{}, pending: map[opName]bool{}, made: map[opName]bool{},
@@ -163,7 +163,7 @@ func (st *State) rebuild() {
 	st.offerAll()
 }
 
-// rebuilding is rebuild at work.
+// rebuilding is the state of rebuild.
 type rebuilding struct {
 	st       *State
 	of       map[uint64][]*wire.Rejoin // by connection
@@ -194,7 +194,7 @@ type reminder struct {
 	node int
 }
 
-// worker takes a worker's report of what it has.
+// worker handles a worker's report of what it has.
 func (r *rebuilding) worker(w *worker) {
 	st := r.st
 	for _, m := range r.of[w.to[0]] {
@@ -212,9 +212,9 @@ func (r *rebuilding) worker(w *worker) {
 	}
 }
 
-// takesOffer is the moment of an offer (rebind.go) that was not answered when the controller ended, if the session's
-// client has taken it. Operations that the client sent before, and whose end it does not know, come after it: those
-// that read what was lost fail all the same.
+// takesOffer performs an offer (rebind.go) that was not answered when the controller ended, if the session's client has
+// accepted it. Operations that the client sent before its answer, and whose ends it does not know, come after this
+// moment: those that read lost arrays fail in any case.
 func (r *rebuilding) takesOffer(s *session) {
 	switch took := func(m *wire.Rejoin) bool { return m.Epoch == s.offered.view.Epoch() }; {
 	case s.offered == nil:
@@ -225,7 +225,7 @@ func (r *rebuilding) takesOffer(s *session) {
 	}
 }
 
-// holding takes a worker's report of a session's arrays.
+// holding handles a worker's report of a session's arrays.
 func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	st := r.st
 	for _, g := range h.Gangs {
@@ -268,7 +268,7 @@ func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	r.shards(s, w, h.Arrays)
 }
 
-// session takes what a client has sent, or ends its session if that cannot go on.
+// session handles what a client has sent, or ends its session if it cannot continue.
 func (r *rebuilding) session(s *session) {
 	st := r.st
 	st.introduce(s.told)
@@ -309,7 +309,7 @@ func (r *rebuilding) session(s *session) {
 	}
 }
 
-// frames takes messages that a client remembers.
+// frames handles the messages that a client remembers.
 func (r *rebuilding) frames(s *session, frames []byte) error {
 	for len(frames) > 0 {
 		kind, payload, rest, err := wire.NextFrame(frames)
@@ -354,7 +354,7 @@ func (r *rebuilding) frames(s *session, frames []byte) error {
 	return nil
 }
 
-// nodes looks which nodes of a play workers have.
+// nodes finds the nodes of a play that workers have.
 func (r *rebuilding) nodes(one *reminder, m *wire.Play) {
 	p, err := r.st.newPlay(one.s, m)
 	if err != nil {
@@ -379,7 +379,7 @@ func (r *rebuilding) nodes(one *reminder, m *wire.Play) {
 	}
 }
 
-// makes looks whether workers have an operation, which makes some objects.
+// makes determines whether workers have an operation, which makes some objects.
 func (r *rebuilding) makes(one *reminder, first uint64, n int) {
 	name := opName{one.s.id, one.op}
 	if one.gang = r.known[name]; one.gang == nil {
@@ -396,8 +396,8 @@ func (r *rebuilding) addUnderWay(one *reminder, first uint64, n int) {
 	}
 }
 
-// endOrphans ends what workers have of operations whose end their clients have heard: these failed elsewhere. Such a
-// part may end well all the same, and what it makes then is known to its worker alone: it has to hear of all frees.
+// endOrphans ends parts that workers have of operations whose end the client has heard: these failed elsewhere. Such a
+// part may still succeed, and then only its worker knows what it has made, so that worker must hear of all frees.
 func (r *rebuilding) endOrphans() {
 	why := wire.Of(status.New(status.Aborted, "the operation has failed elsewhere"))
 	for _, name := range slices.SortedFunc(maps.Keys(r.known), compareNames) {
@@ -438,8 +438,8 @@ func (r *rebuilding) makeGangs() {
 	}
 }
 
-// assembleFor assembles what a run reads that was dispatched: those of its workers that lack it may lack that, too.
-// Others may have freed members behind the run, which then fails what is assembled, and not the run.
+// assembleFor assembles what a dispatched run reads: workers that lack the run may lack that, too. Members may have
+// been freed after the run; then the assembled object fails, and the run does not.
 func (r *rebuilding) assembleFor(s *session, run *wire.Run) {
 	for _, object := range run.Inputs {
 		if m := r.assembles[opName{s.id, object}]; m != nil && s.objects[object] == nil {
@@ -484,9 +484,9 @@ func (r *rebuilding) goOn(s *session) {
 	r.forgetPrograms(s)
 }
 
-// forgetPrograms forgets the programs that a session has on disk and its client has forgotten: those of whose runs the
-// client had not heard the end (unkept.go). What it has sent again names some of them at most. It is called behind the
-// runs that were sent again.
+// forgetPrograms forgets programs that a session has on disk and its client has forgotten: they were kept since the
+// client had not heard how their runs ended (unkept.go). It is called after the runs that were sent again, which may
+// name some of them.
 func (r *rebuilding) forgetPrograms(s *session) {
 	has := map[uint64]bool{}
 	for _, m := range r.of[s.conn] {
@@ -513,7 +513,7 @@ func (r *rebuilding) forgetPrograms(s *session) {
 	}
 }
 
-// readmit makes a gang of an operation that workers have. It was admitted and had its place before.
+// readmit makes a gang from an operation that workers have, which was admitted and had its place before.
 func (st *State) readmit(g *gang, k *known) {
 	s, kind := g.s, g.kind
 	st.settleIn(g)

@@ -17,7 +17,8 @@ import (
 
 func (st *State) compileFor(s *session, m *wire.Compile, r *request) {
 	if s.offered != nil && s.answered && len(s.postponed) < st.limits.Compiles {
-		// It was sent after the answer to an offer whose turn has not come: it is for the workers that have the devices then.
+		// It was sent after the answer to an offer, whose turn has not come yet: it is for the workers that will have the
+		// devices then.
 		s.postponed = append(s.postponed, postponed{m, r})
 		return
 	}
@@ -42,7 +43,7 @@ type request struct {
 	handlers []byte // a hash, nil if there are none
 }
 
-// readCompile reads a client's Compile. It needs nothing of State's, so Server has it done without its lock.
+// readCompile decodes a client's Compile. It reads nothing of State, so Server calls it without its lock.
 func readCompile(m *wire.Compile) *request {
 	r := new(request)
 	if r.text, r.textErr = textOf(m); r.textErr != nil || len(m.Options) > maxOptions {
@@ -63,13 +64,13 @@ func readCompile(m *wire.Compile) *request {
 	return r
 }
 
-// put writes bytes to a hash so that no others make the same.
+// put writes bytes to a hash, with their length, so that no other sequence of puts makes the same hash.
 func put(h hash.Hash, b []byte) {
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(b))))
 	h.Write(b)
 }
 
-// tryCompile gets a session its program: at once where it is compiled already, else when it is.
+// tryCompile gives a session its program: at once if it is compiled already, otherwise once it is.
 func (st *State) tryCompile(s *session, m *wire.Compile, r *request) error {
 	if r == nil {
 		r = readCompile(m)
@@ -145,8 +146,8 @@ func (st *State) placeOfProgram(s *session, m *wire.Compile, o compileoptions.Op
 	return p, st.alive(p)
 }
 
-// textOf returns the size and hash of a program's text. If the text is here, they are its own, which Server has seen to
-// without its lock; otherwise they are the client's word, and the worker that gets the text compares.
+// textOf returns the size and hash of a program's text. If the message has the text, Server has computed both without
+// its lock. Otherwise they are the client's claim, which the worker that receives the text checks.
 func textOf(m *wire.Compile) (*wire.Content, error) {
 	t := m.Text
 	if len(m.Code) > 0 && (t == nil || len(t.Sha256) == 0) {
@@ -192,7 +193,7 @@ func (st *State) rows(s *session, m *wire.Compile, o compileoptions.Options) ([]
 	return rows, nil
 }
 
-// key names what compiles to the same.
+// key returns the name of all programs that compile to the same result.
 func (st *State) key(m *wire.Compile, r *request, p *place) string {
 	h := sha256.New()
 	first := st.workers[p.slot]

@@ -7,8 +7,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// cut is a transfer taken apart by a binding: all that grows with its moves. It reads only what does not change, so
-// Server has it made without its lock.
+// cut is a transfer, divided among the workers of a binding: all work that grows with its moves. Making it reads only
+// what does not change, so Server does that without its lock.
 type cut struct {
 	in      *binding
 	err     error    // the transfer makes no sense
@@ -29,7 +29,7 @@ type source struct {
 	move   int // the first that reads it
 }
 
-// cutMoves takes a transfer apart.
+// cutMoves divides a transfer.
 func cutMoves(b *binding, m *wire.Transfer) *cut {
 	c := &cut{in: b}
 	known := map[uint64]int{} // of sources
@@ -65,10 +65,10 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 	return c
 }
 
-// isTold reports whether a move says what a controller tells workers.
+// isTold reports whether a move has fields that only a controller may set, for workers.
 func isTold(m *wire.Move) bool { return m.GetIndex() != 0 || m.GetPeer() != 0 }
 
-// divide deals moves to the workers at their ends. They stay as their client sent them, since they may be cut again.
+// divide assigns moves to the workers at their ends. It does not change them, since they may be cut again.
 func (c *cut) divide(moves []*wire.Move) {
 	c.own = make([][]byte, 64*len(c.workers))
 	deal := func(slot int, m *wire.Move) {
@@ -93,8 +93,8 @@ func (c *cut) divide(moves []*wire.Move) {
 	}
 }
 
-// measure finds a part of a transfer that fits into no message: moves with the numbers that divide has added may be too
-// many, though the client's message is short enough.
+// measure looks for a part of a transfer that fits into no message: the numbers that divide has added may make it too
+// long, although the client's message is short enough.
 func (c *cut) measure(m *wire.Transfer) {
 	if n := proto.Size(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array}) + c.most; n > maxPart {
 		c.long = status.New(status.InvalidArgument, "the moves of one worker are a message of %d bytes, of at most %d; move "+
@@ -102,13 +102,13 @@ func (c *cut) measure(m *wire.Transfer) {
 	}
 }
 
-// maxPart bounds an operation as a worker is sent it.
+// maxPart bounds the bytes of an operation in a worker's message.
 const maxPart = wire.MaxFrame - wire.MaxDispatch
 
-// cutBeforehand is from how many moves on a transfer is taken apart before Step: less takes some microseconds.
+// cutBeforehand is the least number of moves for which a transfer is divided before Step: fewer take some microseconds.
 const cutBeforehand = 64
 
-// surveyTransfer returns work on a long transfer that needs nothing which changes.
+// surveyTransfer returns work on a long transfer that reads only what does not change.
 func surveyTransfer(ev *Event, s *session, m *wire.Transfer) func() {
 	if len(m.Moves) < cutBeforehand {
 		return nil

@@ -30,8 +30,8 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	return func() { describeDevices(m, b, platforms, there) }
 }
 
-// describeDevices fills in the devices of a session's welcome, and their workers, of those that were there when the
-// session began. It reads only what does not change.
+// describeDevices fills in the devices of a session's welcome, and their workers, as they were when the session began.
+// It reads only what does not change.
 func describeDevices(m *wire.Welcome, b *binding, platforms []string, there []*worker) {
 	onHost := sharingHosts(there)
 	var told set

@@ -5,12 +5,12 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Of a graph each worker is sent its own part: all nodes in their order, of those in which it takes no part only what
-// their arrays' numbers follow from, and of transfers the moves that begin or end at its devices. Dividing a graph
-// takes time and memory in proportion to its nodes and to the shards of all of them. Workers' messages are put together
-// of the pieces, the longer ones when they leave.
+// Each worker is sent its own part of a graph: all nodes in their order, but for nodes of other workers only what
+// determines the numbers of arrays, and for transfers only the moves that begin or end at its devices. Dividing a graph
+// takes time and memory in proportion to its nodes and to all their shards. Workers' messages are put together from the
+// pieces; the longer ones only when they are sent.
 
-// parts is a graph that is divided. It does not change any more.
+// parts is a divided graph. It does not change any more.
 type parts struct {
 	head  []byte // all but the nodes
 	nodes []piece
@@ -26,8 +26,8 @@ type piece struct {
 	moves  map[int][]byte // those that do, of a transfer, by slot
 }
 
-// lateGraph is from how many bytes on a worker's part is put together when it leaves: of fewer, those of a thousand
-// workers are copied in a millisecond.
+// lateGraph is the size in bytes from which a worker's part is put together only when it is sent. Shorter parts of a
+// thousand workers are copied in a millisecond.
 const lateGraph = 4 << 10
 
 func (p *piece) at(slot int) []byte {
@@ -104,8 +104,8 @@ type row struct {
 	move *wire.Move
 }
 
-// node returns a node that is a transfer as each worker of its moves is sent it, encoded, and adds the pairs of workers
-// that exchange bytes for it.
+// node returns the encoded node of a transfer for each worker of its moves, and adds the pairs of workers that exchange
+// bytes for it.
 func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
 	index, before := uint32(1), [2]int{}
 	for _, m := range n.Transfer.Moves {

@@ -11,7 +11,8 @@ func (g *gang) donates() bool {
 		g.play != nil && len(g.play.g.nodes[g.node].donates) > 0)
 }
 
-// donations calls each for the objects that a run donates, with the bytes of their shards that its results take over.
+// donations calls each with every object that a run donates, and the bytes of its shards that the run's results take
+// over.
 func (st *State) donations(g *gang, each func(o *object, taken int64)) {
 	if !g.donates() {
 		return
@@ -71,7 +72,7 @@ func (st *State) donations(g *gang, each func(o *object, taken int64)) {
 }
 
 // takesOver returns how many bytes of a run's donated arrays its results take over on each device, as the compiler
-// says; all of them if it does not say.
+// states; all of them if it does not say.
 func (c *compiled) takesOver() int64 {
 	if cost := c.info.GetCost(); cost.GetArgumentBytes() > 0 && cost.GetAliasBytes() >= 0 {
 		return cost.GetAliasBytes()
@@ -79,8 +80,8 @@ func (c *compiled) takesOver() int64 {
 	return math.MaxInt64
 }
 
-// takeOver ends the account of the arrays that a starting run donates: at once for the bytes that its results take
-// over, which are counted already, and for the rest when the run has ended.
+// takeOver stops counting the arrays that a starting run donates: at once for the bytes that its results take over,
+// which count as results already, and for the rest when the run has ended.
 func (st *State) takeOver(g *gang) {
 	if g.donates() {
 		st.donations(g, func(o *object, taken int64) {

@@ -11,8 +11,9 @@ import (
 
 // This file decides when bytes leave the ledger: those of freed arrays, and of sessions that have ended, as gangs end.
 
-// retire takes an object that was freed out of the ledger, as soon as the session's gangs so far have ended that may
-// read it: not puts, which wait for their clients and may never end. One whose put has not ended stays until then.
+// retire removes a freed object from the ledger as soon as all gangs of the session that may read it have ended. Puts
+// are not waited for, since they read nothing, wait for their clients, and may never end; but an object stays until its
+// own put has ended.
 func (st *State) retire(s *session, o *object) {
 	if o.charge == 0 {
 		return
@@ -59,8 +60,8 @@ func (s *session) list(g *gang) {
 	all.last = g
 }
 
-// unlist takes a gang that has ended out of its list. What was freed when all under way were later ones, or none,
-// leaves.
+// unlist removes a gang that has ended from its list. Objects leave the ledger that were freed before all gangs still
+// under way were dispatched.
 func (st *State) unlist(g *gang) {
 	s, first := g.s, g.before == nil
 	all := s.listOf(g)
@@ -105,12 +106,12 @@ func (s *session) dispatched(yield func(*gang) bool) {
 	}
 }
 
-// isThrough reports whether nothing of a session is under way.
+// isThrough reports whether a session has nothing under way.
 func (s *session) isThrough() bool { return s.readers.first == nil && s.putters.first == nil }
 
-// outlive keeps a gang whose session ends on the session's account until its workers have reported it. A run keeps its
-// place in the schedule, too: devices are not free before their worker has reported it, and what it takes is its
-// tenant's.
+// outlive keeps counting a gang for its session, which has ended, until its workers have reported the gang. A run keeps
+// its place in the schedule, too: its devices are not free before their workers have reported it, and its device time
+// is charged to its tenant.
 func (st *State) outlive(g *gang) {
 	delete(st.gangs, g.number)
 	g.waits.each(func(slot int) { st.busy[slot]-- })
@@ -120,22 +121,23 @@ func (st *State) outlive(g *gang) {
 	st.leavesDevices(g)
 }
 
-// partsMatter reports whether the schedule is told that a part of a run has ended while others have not, so that its
-// devices are for what comes next. It does not matter where nothing else may come, and little where a collective ends
-// all parts together, or where the run is short. Of a run with many parts under way, it is told when these have become
-// half as many.
+// partsMatter reports whether to tell the schedule that a part of a run has ended while others have not, so that its
+// devices are free for the next run. That does not matter if nothing else waits, and it matters little if a collective
+// ends all parts together, or if the run is short. While more than a few parts are under way, the schedule is told only
+// when half as many are left as the last time.
 func (st *State) partsMatter(g *gang) bool {
 	const few = 16
 	if g.island == nil || g.ran == nil || g.ran.collective || len(st.sessions) < 2 && g.island.sched.Queued() == 0 {
 		return false
 	}
-	// To tell all parts takes some 300 ns a device: a hundredth of this.
+	// Telling about all parts takes some 300 ns per device: a hundredth of this.
 	isShort := g.ran.usual > 0 && g.ran.usual < 30e3*int64(len(g.place.rows))
 	return !isShort && (g.left <= few || bits.OnesCount(uint(g.left)) == 1)
 }
 
-// leavesDevices tells the schedule on which devices a run has ended, and on which it has not. There it may wait for a
-// computation that does not end, if it has failed or its session has ended: that must not keep these from what comes.
+// leavesDevices tells the schedule on which devices a run has ended. On the others, if the run has failed or its
+// session has ended, it may wait for a computation that does not end; that must not keep the devices that are free from
+// other runs.
 func (st *State) leavesDevices(g *gang) {
 	if g.island == nil {
 		return
@@ -152,8 +154,7 @@ func (st *State) leavesDevices(g *gang) {
 	}
 }
 
-// outlived is the end of a worker's part of a gang whose session has ended, if it has one. Spent and err are those of
-// through.
+// outlived handles the end of a worker's part of a gang whose session has ended. Spent and err are those of through.
 func (st *State) outlived(g *gang, w *worker, spent uint64, err error) {
 	if g == nil || !g.waits.has(w.slot) {
 		return

@@ -16,7 +16,7 @@ type occurrence struct {
 	event *wire.Report_Event
 }
 
-// about says what an event is about: its kind, one of those of wire/events.go, and the session, worker or gang if there
+// about is the subject of an event: its kind, one of those in wire/events.go, and the session, worker or gang if there
 // is one.
 type about struct {
 	kind    string

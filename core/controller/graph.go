@@ -9,17 +9,16 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A graph is taken in three steps, so that other sessions do not wait for a large one:
+// A graph is defined in three steps, so that other sessions do not wait for a large one:
 //
-//	survey  looks up what its nodes name, in the Step's own time
-//	draw    checks it, makes its places and its parts for workers: all that grows with shards. It reads only what does
-//	        not change, so that Server calls it without its lock
-//	define  makes it one of the session's, with what was drawn
+//	survey  looks up what its nodes name, in a Step
+//	draw    checks it, and makes its places and its parts for workers: all work that grows with shards. It reads only
+//	        what does not change, so Server calls it without its lock
+//	define  adds it to the session, with what was drawn, in another Step
 //
-// Between the first and the last, the session's own messages wait behind this one.
+// Between the first and the last step, the session's own messages wait behind this one.
 
-// graph is a session's graph with what its plays need at hand. Objects have their
-// numbers in the graph.
+// graph is a session's graph, with what its plays need. Objects have their numbers in the graph.
 type graph struct {
 	id           uint64
 	err          error       // why it cannot be played
@@ -55,7 +54,7 @@ type read struct {
 	at       *place // where on is all of a place
 }
 
-// sketch is a graph that is being drawn.
+// sketch is a graph that is being defined.
 type sketch struct {
 	s        *session
 	in       *binding
@@ -91,7 +90,7 @@ func (st *State) keepsGraph(s *session, m *wire.Graph) bool {
 	return m.Graph != 0 && s.graphs[m.Graph] == nil && len(s.graphs) < st.limits.Graphs // see unknown
 }
 
-// refusesGraph returns why a graph of so many bytes is not looked at.
+// refusesGraph returns why a graph of so many bytes is refused; nil if it is not.
 func (st *State) refusesGraph(s *session, m *wire.Graph, size int) error {
 	if size > wire.MaxMessage {
 		return status.New(status.InvalidArgument,
@@ -105,7 +104,7 @@ func (st *State) refusesGraph(s *session, m *wire.Graph, size int) error {
 	return nil
 }
 
-// define keeps a graph. What is wrong with it fails its plays.
+// define keeps a graph. Plays of an invalid one fail.
 func (st *State) define(s *session, m *wire.Graph, ev *Event) {
 	d, payload := ev.sketch, ev.Payload
 	if !st.keepsGraph(s, m) {
@@ -135,7 +134,7 @@ func (st *State) define(s *session, m *wire.Graph, ev *Event) {
 	st.announce(s, d, payload, ev.kept)
 }
 
-// announce has the workers of a graph know it. Payload is the client's message.
+// announce sends a graph to its workers. Payload is the client's message.
 func (st *State) announce(s *session, d *sketch, payload []byte, kept bool) {
 	g := &d.g
 	for _, i := range d.loads {
@@ -155,7 +154,7 @@ func (st *State) adopt(s *session, d *sketch) error {
 	return st.adoptPlaces(s, d)
 }
 
-// adoptPlaces makes the places that were made for a graph the session's.
+// adoptPlaces adds the places that were made for a graph to the session's.
 func (st *State) adoptPlaces(s *session, d *sketch) error {
 	had := map[*place]*place{} // places that the session has already, by those that were made
 	for _, key := range d.fresh {
@@ -424,8 +423,8 @@ func (st *State) forgetGraphs(s *session, ids []uint64) {
 			st.send(st.connsOf(workers), wire.KindForget, &wire.Forget{Session: s.id, Programs: programs, Graphs: []uint64{id}})
 		}
 	}
-	// A controller that has started again does not know graphs that were forgotten before, and workers may: the message
-	// was lost that told them.
+	// A controller that has started again does not know graphs that were forgotten before, but workers may still have
+	// them, if the message that told them was lost.
 	if to := st.connsOf(s.told); s.restored && len(unknown) > 0 && len(to) > 0 {
 		st.send(to, wire.KindForget, &wire.Forget{Session: s.id, Graphs: unknown})
 	}

@@ -44,7 +44,7 @@ func (st *State) tellHeld() {
 	}
 }
 
-// tellGoesOn tells a client that an operation which was reported by tellHeld waits no longer.
+// tellGoesOn tells a client that an operation which tellHeld has reported no longer waits.
 func (st *State) tellGoesOn(g *gang) {
 	st.send(g.s.to(), wire.KindHeld, &wire.Held{GoesOn: true,
 		Held: &wire.Report_Held{What: g.name(), SinceMs: (st.now - g.held.since) / 1e6}})

@@ -9,8 +9,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// The arrays that a controller which has started again knows of (comeback.go): those that its workers have, and those
-// that operations under way make. The memory of what was freed and has not gone is in remains.go.
+// The arrays that a controller knows after it has started again (comeback.go): those that its workers have, and those
+// that operations under way make. remains.go counts the memory of arrays that were freed but are still in use.
 
 // heldArray says which shards of an array workers have.
 type heldArray struct {
@@ -21,7 +21,7 @@ type heldArray struct {
 	err     error
 }
 
-// shards takes a worker's report of its shards of a session's arrays.
+// shards handles a worker's report of its shards of a session's arrays.
 func (r *rebuilding) shards(s *session, w *worker, arrays []*wire.HeldArray) {
 	if len(arrays) == 0 {
 		return
@@ -82,8 +82,7 @@ func (r *rebuilding) makeArrays() {
 	}
 }
 
-// loseMade takes from a session the shards, of what its operations under way make, that workers were to have which are
-// lost.
+// loseMade removes shards of the results of a session's operations under way, if they would be on lost workers.
 func (r *rebuilding) loseMade(s *session) {
 	s.workers.each(func(slot int) {
 		if w := r.st.workers[slot]; w.gone != nil {

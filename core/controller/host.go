@@ -11,29 +11,29 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Quotas of host memory. Bytes that a client brings or fetches, and those of a transfer, lie in the memory of a
-// worker's machine while their operation is under way. What a tenant may have there at a time, on each worker, is a
-// credit of its operations: one that would take more is held until earlier ones have ended, or fails if it needs more
-// by itself.
+// Quotas of host memory. Bytes that a client sends or fetches, and those of a transfer, are in the memory of a worker's
+// machine while their operation is under way. A tenant's quota bounds these bytes on each worker. An operation that
+// would exceed it is held until earlier ones have ended, or fails if it exceeds the quota by itself.
 //
 // # Why nothing waits without end
 //
-// What stands in the way is under way, and has memory already: it waits for its client, or for others under way. If it
-// is of another session of the tenant, whose client may have stopped, the wait is Config.MemoryWait long at most.
+// The operations in the way are under way and have their memory: they wait only for their clients, or for other
+// operations under way. If they belong to another session of the tenant, whose client may have stopped, the wait takes
+// at most Config.MemoryWait.
 //
 // # Who waits
 //
-// Operations of the same tenant alone, in the order in which they came, as far as they have a worker in common: see
-// precedes. Arrays that a CPU device reads where their bytes came are memory of that device from then on, of which a
-// tenant has a quota of its own.
+// Only operations of the same tenant wait, in the order in which they came, if they have a worker in common: see
+// precedes. If a CPU device reads an array where its bytes have arrived, these count as that device's memory from then
+// on, for which a tenant has another quota.
 
-// hostUse is what an operation takes of the machine of a worker.
+// hostUse is the memory that an operation takes on the machine of a worker.
 type hostUse struct {
 	slot  int // the worker's
 	bytes int64
 }
 
-// hostUses returns the memory that a gang takes on workers' machines, nil if its tenant has no quota of that. Message
+// hostUses returns the memory that a gang takes on workers' machines, nil if its tenant has no quota for that. Message
 // is its operation, or the node of its play.
 func (g *gang) hostUses(message any) []hostUse {
 	if g.s.tenant.terms.HostMemory == 0 {
@@ -91,8 +91,8 @@ func (h hostTakes) transfer(g *gang, m *wire.Transfer) {
 	}
 }
 
-// node counts the shards that a transfer of a graph makes and reads. Of its moves the controller keeps only between
-// which devices they are, so those that the driver copies count, too.
+// node counts the shards that a transfer of a graph makes and reads. The controller keeps only the devices of its
+// moves, so those that the driver copies count, too.
 func (h hostTakes) node(g *gang, n *node) {
 	h.makes(n.at, n.sizes[0])
 	for i := range n.reads {
@@ -111,7 +111,7 @@ func (h hostTakes) sorted() (all []hostUse) {
 	return all
 }
 
-// bookHost counts what a gang takes of workers' machines, until leaveHost.
+// bookHost counts a gang's memory on workers' machines, until leaveHost.
 func (st *State) bookHost(g *gang) {
 	if g.hosts == nil {
 		return
@@ -142,7 +142,7 @@ func (st *State) leaveHost(g *gang) {
 	g.onHosts = false
 }
 
-// hostBytes returns what a tenant's operations under way take of a worker's machine.
+// hostBytes returns the memory that a tenant's operations under way take on a worker's machine.
 func (t *tenancy) hostBytes(slot int) (sum int64) {
 	for _, bytes := range t.hosts[slot] {
 		sum += bytes
@@ -150,8 +150,8 @@ func (t *tenancy) hostBytes(slot int) (sum int64) {
 	return sum
 }
 
-// beyondHost returns the worker on whose machine a gang takes its tenant beyond its quota most, with the bytes that the
-// tenant has there and the gang needs; the slot is -1 if it does so on none.
+// beyondHost returns the worker on whose machine a gang exceeds its tenant's quota most, with the bytes that the tenant
+// has there and those that the gang needs; the slot is -1 if there is none.
 func (st *State) beyondHost(g *gang) (slot int, has, need int64) {
 	t := g.s.tenant
 	if t.terms.HostMemory == 0 {
@@ -166,7 +166,7 @@ func (st *State) beyondHost(g *gang) (slot int, has, need int64) {
 	return slot, has, need
 }
 
-// isInHostQuota reports whether a gang leaves its tenant within its quota.
+// isInHostQuota reports whether a gang fits into its tenant's quota.
 func (st *State) isInHostQuota(g *gang) bool {
 	slot, _, _ := st.beyondHost(g)
 	return slot < 0

@@ -6,19 +6,18 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Workers learn of each other when they first exchange bytes: before the message that has them do so, and once. A
-// worker is told when one that it knows is lost. In the same way a worker learns of a session, and with it of the
-// client, see tell.
+// Workers are told of each other once, before the first message that makes them exchange bytes, and when a worker that
+// they know is lost. In the same way a worker is told of a session, and so of its client: see tell.
 //
-// These exchange bytes: the workers of a collective program, when it is loaded; those of a program of an epoch, whose
-// devices have names there, when it is compiled or loaded; the two ends of a move, when it is dispatched, or its graph
-// is defined; and the two ends of an artifact's way.
+// These are introduced: the workers of a program with collectives, when it is loaded; those of a program of an epoch,
+// which names their devices, when it is compiled or loaded; the two ends of a move, when it is dispatched, or its graph
+// is defined; and the sender and receiver of an artifact.
 //
-// Both ends are told before either is told to send, each on its own connection. So one may receive messages from the
-// other before it knows it. Links take that, since a process shows who it is by a proof, and a board keeps what has
-// come for a gang that has yet to begin.
+// Both ends are told before either is told to send, but over separate connections. So one may receive messages from the
+// other before it knows it. Links accept that, since a process proves who it is, and a board keeps what arrives for a
+// gang that has yet to begin.
 
-// introductions says which workers are to know of which. There is one at a time.
+// introductions says which workers have to know which others. There is one at a time.
 type introductions struct {
 	st      *State
 	sets    []set // by slot of the one that is to know; slots. Empty between introductions
@@ -53,8 +52,8 @@ func (in *introductions) pair(a, b int) {
 	}
 }
 
-// tell sends what workers do not know yet. Those that have the same to learn, as all workers of a program mostly have,
-// are sent one message, in which is also what they are themselves.
+// tell sends what workers do not know yet. Workers that lack the same, as all workers of a program mostly do, are sent
+// one message, which contains themselves, too.
 func (in *introductions) tell() {
 	st := in.st
 	type lesson struct {
@@ -103,11 +102,11 @@ func (in *introductions) tell() {
 	}
 }
 
-// lessonSize is how many bytes of introductions are one message: far fewer than fit into a frame, and those of most
+// lessonSize is the most bytes of introductions in one message: far fewer than fit into a frame, and enough for most
 // clusters.
 const lessonSize = 8 << 20
 
-// teach sends introductions, of so many bytes together, as one message.
+// teach sends introductions, of size bytes in all, as one message.
 func (st *State) teach(to []uint64, come [][]byte, size int) {
 	if size >= lateSize {
 		st.deliverLate(to, wire.KindPeers, &Late{Size: size, Encode: func() []byte { return slices.Concat(come...) }})
@@ -120,8 +119,7 @@ func (st *State) teach(to []uint64, come [][]byte, size int) {
 	st.deliver(to, wire.KindPeers, st.buffer[from:])
 }
 
-// introduction returns a worker as it is introduced to others: a Peers of it alone, which is also a part of a longer
-// one.
+// introduction returns what others are told of a worker: a Peers of it alone, which is also a part of a longer one.
 func (w *worker) introduction() []byte {
 	if w.intro == nil {
 		w.intro = encoded(&wire.Peers{Come: []*wire.Process{w.process}})
@@ -129,7 +127,7 @@ func (w *worker) introduction() []byte {
 	return w.intro
 }
 
-// introduce has all of some workers know each other.
+// introduce introduces some workers to each other.
 func (st *State) introduce(workers set) {
 	in := st.introductions()
 	workers.each(func(slot int) {
@@ -140,7 +138,7 @@ func (st *State) introduce(workers set) {
 	in.tell()
 }
 
-// introducePairs has the workers of pairs of slots know each other.
+// introducePairs introduces the two workers of each pair of slots to each other.
 func (st *State) introducePairs(pairs [][2]int) {
 	in := st.introductions()
 	for _, p := range pairs {
@@ -149,7 +147,7 @@ func (st *State) introducePairs(pairs [][2]int) {
 	in.tell()
 }
 
-// introduceTo has a worker and those of some devices know each other.
+// introduceTo introduces a worker and the workers of some devices to each other.
 func (st *State) introduceTo(w *worker, at []*wire.Place) {
 	of := map[uint64]bool{}
 	for _, p := range at {

@@ -17,8 +17,8 @@ type island struct {
 	draining bool              // a feed is carrying them out
 }
 
-// addIsland adds an island without devices, whose number is that of placement's. It keeps that as long as the cluster
-// lives, since slice_index of a device never changes.
+// addIsland adds an island without devices, under placement's number for it. It keeps that number as long as the
+// cluster lives, since slice_index of a device never changes.
 func (st *State) addIsland(name string) {
 	is := st.newIsland(name)
 	st.islands = append(st.islands, is)
@@ -35,7 +35,7 @@ func (st *State) newIsland(name string) *island {
 		MaxQueued: st.limits.Sessions * st.lineUpTo(), Policy: order, OneByOne: !st.config.FirstCome})}
 }
 
-// resume lets schedules go on that stopped after they had placed one gang. It reports whether there were any.
+// resume continues schedules that stopped after they had placed one gang. It reports whether there were any.
 func (st *State) resume() (some bool) {
 	for _, is := range st.islands {
 		if is.sched.More() {
@@ -46,7 +46,7 @@ func (st *State) resume() (some bool) {
 	return some
 }
 
-// feed tells an island's schedule of an event, and carries out the actions that follow.
+// feed passes an event to an island's schedule, and carries out the actions that follow.
 func (st *State) feed(is *island, ev schedule.Event) {
 	ev.Now = st.now
 	is.acts = is.sched.Step(ev, is.acts)

@@ -10,14 +10,14 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Traces that clients have recorded are kept for the web page, where there is one: the newest, so that a client which
-// records often takes the place of its own first. They outlive their sessions.
+// If there is a web page, the newest traces that clients have recorded are kept for it, and outlive their sessions. A
+// new trace of a client replaces older ones of that client first.
 //
-// A controller has no connections for bulk, since arrays and programs never come to it. So a trace comes in parts on
-// the client's own connection, between its other messages. What the parts make together is compared with the hash that
-// the client has told, beside Step, and with the last part the whole is kept.
+// A controller has no connections for bulk, since it receives no arrays and no long programs. So a trace arrives in
+// parts on the client's own connection, between its other messages. Outside of Step, the parts together are compared
+// with the hash that the client has sent, and with the last part the whole trace is kept.
 
-// Bounds of the traces that are kept. As many bytes again may be on their way.
+// Bounds of the traces that are kept. As many bytes again may be arriving.
 const (
 	maxTrace       = 64 << 20  // bytes of one, which is compressed: some eighty million computations
 	maxTraces      = 128 << 20 // bytes of all
@@ -51,7 +51,7 @@ func (t *comingTrace) isNext(m *wire.Trace) bool {
 	return t.came == m.At && proto.Equal(t.content, m.Content)
 }
 
-// wholeTrace is a trace that has come completely.
+// wholeTrace is a trace that has arrived completely.
 type wholeTrace struct {
 	data    []byte
 	isRight bool // it has the client's hash
@@ -74,8 +74,8 @@ func surveyTrace(ev *Event, s *session, m *wire.Trace) (work func()) {
 	return nil
 }
 
-// traceComes takes a part of a session's trace. Clients send none if traces are not kept, and none that are longer than
-// they were told. Of the last part, whole is what surveyTrace has found, if it was asked.
+// traceComes handles a part of a session's trace. Clients send none if traces are not kept, and none longer than the
+// bound that they were told. For the last part, whole is what surveyTrace has found, if it was called.
 func (st *State) traceComes(s *session, m *wire.Trace, whole *wholeTrace) {
 	if m.At == 0 {
 		st.dropTrace(s)
@@ -112,7 +112,7 @@ func (st *State) dropTrace(s *session) {
 	}
 }
 
-// keepTrace keeps a trace of a session, in place of old ones where there are too many.
+// keepTrace keeps a trace of a session, and drops old ones if there are too many.
 func (st *State) keepTrace(s *session, m *wire.Trace, data []byte) {
 	st.traces.last++
 	k := &st.traces

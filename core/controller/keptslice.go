@@ -9,24 +9,25 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Slices, and requests for them that wait, outlive the controller. They are on its disk, and clients say which of them
-// they still want.
+// Slices, and requests that wait for one, survive a restart of the controller. They are on its disk, and clients say
+// which of them they still want.
 //
 // # Why an exclusive slice is no one else's
 //
-// A client hears of a grant, or of other devices of a slice, only when that is on disk (Action.AfterKept). So a client
-// knows no slice that the disk does not. The facts on disk are those of one moment before the controller ended: facts
-// are written in their order, so what is missing are the newest, which no client has heard of. At that moment no device
-// was in two exclusive slices, so restoreSlices puts all of them back. It does so before any process has come back, and
-// until all have, no request is served and no operation performed. A slice that its client does not name any more was
+// A client hears of a grant, or of other devices of a slice, only once that is on disk (Action.AfterKept), so a client
+// knows no slice that the disk does not have. Facts are written in order, so those on disk are the facts of one moment
+// before the controller ended; only the newest are missing, which no client has heard of. At that moment no device was
+// in two exclusive slices, so restoreSlices can restore all of them. It does so before any process has come back, and
+// until all have, no request is served and no operation is performed. A slice that its client no longer names was
 // released; it ends before anything is performed (slices). A session whose client does not come back ends, as always,
 // and its slices with it.
 //
 // # Why a request keeps its place
 //
-// What decides about turns is on disk when its client is told its place: when it was asked, its priority, and the order
-// of those that were asked at one time. A client asks again for all that it has had no answer to. What is on disk of it
-// goes on as it was, or is answered again; what is not on disk is new, and comes after the others.
+// Before a client is told the place of its request, everything that determines the request's turn is on disk: when it
+// was made, its priority, and the order of requests that were made at the same time. A client repeats all requests that
+// were not answered. Those on disk continue as they were, or are answered again. Those that are not on disk are new,
+// and come after the others.
 
 // keepSlice keeps a slice that was granted, or whose devices were chosen again.
 func (st *State) keepSlice(s *placement.Slice) {
@@ -70,7 +71,8 @@ func numbersOf(all []int) (numbers []uint32) {
 	return numbers
 }
 
-// restoreSlices makes the slices of sessions, and the requests that wait. What cannot be made its client will miss.
+// restoreSlices makes the slices of sessions, and the requests that wait. If one cannot be made, its client will find
+// that it is missing.
 func (st *State) restoreSlices(all []*wire.KeptSlice) {
 	slices.SortFunc(all, func(a, b *wire.KeptSlice) int {
 		return cmp.Or(cmp.Compare(a.Arrived, b.Arrived), cmp.Compare(a.Session, b.Session),
@@ -146,13 +148,13 @@ func (r *rebuilding) lacksSlice(s *session) error {
 	return nil
 }
 
-// askAgain has a session ask again for a slice, if it has to: it may have it, or wait for it, already.
+// askAgain repeats a session's request for a slice, unless the session has the slice, or waits for it, already.
 func (r *rebuilding) askAgain(s *session, m *wire.SliceRequest) {
 	slice := r.st.layout.Slice(s.id, m.Slice)
 	switch {
 	case m.Devices == 0 && slice != nil:
 		// Its client does not know whether the devices were chosen again before the controller ended. If they cannot be
-		// now, it is told those that the slice has, so that both think the same.
+		// chosen now, it is told those that the slice has, so that both agree.
 		if chosen, err := r.st.layout.Remap(s.id, m.Slice, r.st.occupied()); err == nil {
 			slice = chosen
 		}

@@ -4,45 +4,46 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A session's operations are performed, and get their memory, one after the other. From there on, those wait for each
-// other that have a device in common, and no others: while a run waits for its place in the order of its island, what
-// the session does on other devices goes on.
+// A session's operations are performed, and get their memory, one after the other. From then on an operation waits only
+// for earlier ones that share a device with it: while a run waits for its place in the order of its island, the
+// session's work on other devices proceeds.
 //
 // # Why the order of a device is enough
 //
-// An operation that needs another one to be dispatched before it has a device in common with it. An operation that
-// reads or donates an array has devices where the array is; what makes it has all of these; and a free waits on all
-// devices of its array. Between devices bytes are carried by transfers, which have the devices at both ends. So in any
-// order that keeps the session's on each device, a reader comes after the maker, and what frees or donates after the
-// readers. Puts read nothing, and what reads them waits for them by itself: they wait for nothing. What only lets go
-// keeps nothing back.
+// If an operation has to be dispatched after another one, they share a device. An operation that reads or donates an
+// array uses devices that have it; the operation that makes the array uses all of these; and a free waits on all
+// devices of its array. Transfers, which move bytes between devices, use the devices at both ends. So in any order that
+// keeps the session's order on each device, readers come after the maker, and frees and donations after the readers.
+// Puts read nothing, and their readers wait for them separately, so puts wait for nothing. Entries that only release
+// something delay no others.
 //
-// A fetch makes nothing, so it waits for what makes its array alone: a script that reads what it computed some steps
-// ago gets it while later steps wait for their places. (To read what was donated or freed before is an error of the
-// client's, and it may read what was there.)
+// A fetch makes nothing, so it waits only for the operation that makes its array: a script that reads what it computed
+// some steps ago gets it while later steps wait for their places. (Reading an array that was donated or freed before is
+// the client's error; it may get the old contents.)
 //
 // # Why nothing waits without end
 //
-// An entry waits for earlier ones of its session alone. The first one of those that have not gone is a run which waits
-// for its place; it was admitted, so it needs nothing but that, and the schedule has it start or fail.
+// An entry waits only for earlier ones of its session. The first entry in line is a run that waits for its place. It
+// was admitted, so it needs nothing else, and the schedule starts or fails it.
 //
 // # What it costs
 //
-// A transfer has the devices at both ends, so later operations on the receiving one wait until the maker of its array
-// has a place, whether they read that array or not. Places are given ahead for a window of device time only: a session
-// that submits operations earlier than in the order in which they begin keeps other devices idle. Pipelines and MPMD
-// programs are submitted in that order (python/pathways/_schedule.py, mpmd/_timetable.py).
+// A transfer uses the devices at both ends, so later operations on the receiving device wait until the maker of its
+// array has a place, whether they read that array or not. Places are given only for a window of device time ahead. So a
+// session should submit operations in the order in which they can begin, or it keeps devices idle. Pipelines and MPMD
+// programs do so (python/pathways/_schedule.py, mpmd/_timetable.py).
 //
-// To have only what reads a transfer's array wait for it there would be enough for the above, but not for a controller
-// that starts again: it takes what a worker has of a device to be all that came before it in the session (lost.go).
+// For the above it would be enough that only readers of a transfer's array wait for it. But a controller that starts
+// again assumes that a worker which has an operation on a device has had all of the session's earlier ones on that
+// device (lost.go).
 //
-// # What is looked at twice
+// # What is checked twice
 //
-// When an operation is performed, those before it may not have started yet, and may fail before they do. Workers then
-// never hear of what they were to make. So what an operation reads is looked at again when its turn comes.
+// When an operation is performed, earlier ones may not have started yet, and may fail before they do. Then workers
+// never hear of their objects. So an operation's inputs are checked again when its turn comes.
 
-// entry is something of a session that waits for its turn, or a run that waits for its place: then it has its turn, and
-// those behind it wait for that. It is of one of four kinds, or of none if its operation has failed.
+// entry is an operation or a release that waits for its turn, or a run that has had its turn, waits for its place, and
+// makes others wait. It is of one of four kinds, or of none if its operation has failed.
 type entry struct {
 	s      *session
 	on     set          // virtual devices
@@ -58,7 +59,7 @@ type entry struct {
 	behind *entry       //
 }
 
-// isPassive reports whether those that come later need not wait for an entry: it only lets go.
+// isPassive reports whether later entries need not wait for this one: it only releases something.
 func (e *entry) isPassive() bool {
 	return e.g == nil && (e.free != nil || e.forget != nil || e.play != nil)
 }
@@ -91,9 +92,9 @@ func (e *entry) makes(id uint64) bool {
 	return e.g != nil && id >= e.g.first && id < e.g.first+uint64(e.g.makes)
 }
 
-// lineUp has an entry wait if one before it has a device in common with it; a fetch, if that makes its array. Otherwise
-// it drops it, and returns false: its turn is now. To wait for the last one on each device is enough, and for the
-// fetches behind that one, since it waits for those before it.
+// lineUp makes an entry wait if an earlier one shares a device with it; a fetch, only if that one makes its array.
+// Otherwise it drops the entry and returns false: its turn is now. It is enough to wait for the last one on each
+// device, which waits for those before it, and for the fetches after that one.
 func (st *State) lineUp(e *entry) bool {
 	rest := append(st.rest[:0], e.on...)
 	for p := e.s.line.last; p != nil; p = p.before {
@@ -142,7 +143,8 @@ func (l *line) remove(e *entry) {
 	}
 }
 
-// waitsForTurn reports whether an operation that was admitted has to wait for others of its session, and has it do so.
+// waitsForTurn reports whether an admitted operation has to wait for others of its session, and puts it into the line
+// if so.
 func (st *State) waitsForTurn(g *gang) bool {
 	if g.s.line.length == 0 || g.kind == wire.KindPut {
 		return false
@@ -173,7 +175,7 @@ func (st *State) waitsForTurn(g *gang) bool {
 	return true
 }
 
-// keepInLine has later operations wait for a run which waits for its place.
+// keepInLine makes later operations wait for a run that waits for its place.
 func (st *State) keepInLine(g *gang) {
 	if g.entry == nil {
 		e := st.newEntry(g.s)
@@ -184,7 +186,7 @@ func (st *State) keepInLine(g *gang) {
 	}
 }
 
-// leaveLine is behind an operation that was dispatched, or has failed.
+// leaveLine removes an operation that was dispatched, or has failed, from the line.
 func (st *State) leaveLine(g *gang) {
 	e := g.entry
 	if e == nil {
@@ -196,7 +198,7 @@ func (st *State) leaveLine(g *gang) {
 	} // otherwise those behind it wait for what it waits for
 }
 
-// freeInTurn releases arrays once all before has been dispatched that uses them.
+// freeInTurn releases arrays once all earlier operations that use them have been dispatched.
 func (st *State) freeInTurn(s *session, m *wire.Free) {
 	s.freeing -= len(m.Objects) + rowsIn(m.Rows)
 	if s.line.length > 0 {
@@ -222,7 +224,7 @@ func (s *set) unionOf(o *object) {
 	}
 }
 
-// forgetInTurn forgets programs and graphs once all before has been dispatched.
+// forgetInTurn forgets programs and graphs once all earlier operations have been dispatched.
 func (st *State) forgetInTurn(s *session, m *wire.Forget) {
 	if s.line.length > 0 {
 		e := st.newEntry(s)
@@ -258,7 +260,7 @@ func (st *State) freeBehindInTurn(p *play, node int) {
 	st.freeBehind(p, node)
 }
 
-// pass takes an entry out of its line that waits for nothing any more, and has those go on that waited for it alone.
+// pass removes an entry that waits for nothing any more from its line. Entries that waited only for it have their turn.
 func (st *State) pass(e *entry) {
 	st.passing = append(st.passing, e)
 	if len(st.passing) > 1 {
@@ -304,7 +306,7 @@ func (st *State) comesUp(e *entry) {
 	st.goOn(g)
 }
 
-// usable returns why an operation cannot go on that has waited.
+// usable returns why an operation that has waited cannot proceed; nil if it can.
 func (st *State) usable(g *gang) error {
 	switch m := g.asked.(type) {
 	case *wire.Fetch:
@@ -340,7 +342,7 @@ func (st *State) dropLine(s *session, why error) {
 // isPlacing reports whether a run waits for its place.
 func (g *gang) isPlacing() bool { return g.island != nil && g.number == 0 }
 
-// inLine returns the operation of that number which waits for its turn, or its place, nil if there is none.
+// inLine returns the operation of that number if it waits for its turn or its place; otherwise nil.
 func (s *session) inLine(op uint64) *gang {
 	for e := s.line.first; e != nil; e = e.behind {
 		if e.g != nil && e.g.op == op {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// look is State's progress through the held gangs. It looks at them in parts, each of which takes about as long as the
-// operations of a Step, since a look at many, on many devices, takes milliseconds. An event between the parts that may
-// let one go on has all of them looked at once more.
+// look is State's progress in checking the held gangs. They are checked in parts, each of which takes about as long as
+// the operations of a Step, since checking many of them, on many devices, takes milliseconds. If an event between the
+// parts may let one proceed, all are checked once more.
 type look struct {
 	stage   stage
 	next    int   // of held gangs, for the stage
@@ -19,11 +19,11 @@ type stage uint8
 
 const (
 	idle    stage = iota
-	admits        // what may go on does
+	admits        // gangs that may proceed do
 	judging       // what each of the others waits for is found out
 )
 
-// What looking at a gang takes in nanoseconds: measured by BenchmarkSteps.
+// The time to check a gang, in nanoseconds: measured by BenchmarkSteps.
 const (
 	weightOfLook    = 300
 	weightOfDevice  = 4  // of the gang's
@@ -34,14 +34,14 @@ const (
 // stir has the held gangs checked at the end of this Step.
 func (st *State) stir() { st.stirred = len(st.held) > 0 }
 
-// looks reports whether held gangs have to be looked at.
+// looks reports whether held gangs have to be checked.
 func (st *State) looks() bool { return st.stirred || st.round.stage != idle }
 
-// mayLook reports whether this Step may look at more of them.
+// mayLook reports whether this Step may check more of them.
 func (st *State) mayLook() bool { return st.weight == 0 || st.round.weighed < st.weight }
 
-// lookAtHeld lets held gangs go on that may, and fails one that never will. It stops where this Step has looked at
-// enough, and goes on in the next.
+// lookAtHeld lets held gangs proceed that may, and fails one that never can. It stops when this Step has checked
+// enough, and the next one continues.
 func (st *State) lookAtHeld() {
 	if st.round.stage == idle {
 		st.stirred, st.due = false, 0
@@ -71,8 +71,8 @@ func (st *State) lookAtHeld() {
 	}
 }
 
-// nextHeld returns the gang that is looked at next, nil if there is none, or if this Step has looked at enough; all
-// reports which.
+// nextHeld returns the gang to check next. It returns nil if there is none (all is true), or if this Step has checked
+// enough (all is false).
 func (st *State) nextHeld() (g *gang, all bool) {
 	switch {
 	case st.round.next >= len(st.held):
@@ -85,7 +85,7 @@ func (st *State) nextHeld() (g *gang, all bool) {
 	return g, false
 }
 
-// admitHeld lets held gangs go on that may. It reports whether it has looked at all.
+// admitHeld lets held gangs proceed that may. It reports whether it has checked all.
 func (st *State) admitHeld() (all bool) {
 	for {
 		g, all := st.nextHeld()
@@ -100,7 +100,7 @@ func (st *State) admitHeld() (all bool) {
 	}
 }
 
-// mayGoOn reports whether the held gang of index i may go on.
+// mayGoOn reports whether the held gang of index i may proceed.
 func (st *State) mayGoOn(g *gang, i int) bool {
 	if h := g.held; h.spoiled {
 		if h.spoiled = false; st.usable(g) != nil {
@@ -159,8 +159,8 @@ const (
 	changed                  // it was ended, or something was freed: all are looked at again
 )
 
-// judge finds out what each held gang waits for, and fails one that waits for nothing, or has waited long enough. It
-// reports whether it is through: otherwise this Step has looked at enough.
+// judge determines what each held gang waits for, and fails one that waits for nothing, or has waited long enough. It
+// reports whether it is done; otherwise this Step has checked enough.
 func (st *State) judge() (through bool) {
 	for {
 		g, all := st.nextHeld()
@@ -188,12 +188,12 @@ func (st *State) judge() (through bool) {
 	}
 }
 
-// isLost reports whether a session waits for a gang of which nothing is known that could let it go on.
+// isLost reports whether a session waits for a gang that nothing known could let proceed.
 func (s *session) isLost() bool {
 	return s.waiting != nil && s.waiting.held.lost
 }
 
-// conclude fails one of the gangs that wait for one another, when they have all been judged.
+// conclude fails one of the gangs that wait for each other, when all have been judged.
 func (st *State) conclude() {
 	for more := true; more; { // one that waits for a session which may go on is not hopeless either
 		more = false
@@ -230,8 +230,8 @@ func (st *State) conclude() {
 	}
 }
 
-// prospectOf looks for what could let the held gang of index i go on. For a gang that is hopeless if others are, it
-// returns the sessions that it waits for, all of which are held themselves.
+// prospectOf looks for something that could let the held gang of index i proceed. If the gang is hopeless only if
+// others are, it returns the sessions that it waits for, all of which are held themselves.
 func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
 	if !g.s.isCounted() || g.s.line.length > 0 || st.isEnding() {
 		return nil, hopeful // frees behind it may be found, or come to their turn, or something goes by itself
@@ -261,7 +261,7 @@ func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
 	return st.prospectWith(g, st.othersOn(g, st.blocked))
 }
 
-// prospectWith looks at what could let a held gang go on whose memory these sessions have.
+// prospectWith looks for something that could let a held gang proceed, if these sessions have the memory that it needs.
 func (st *State) prospectWith(g *gang, holders []*session) ([]*session, prospect) {
 	first := st.isFirst(g)
 	if first && st.isVain(g, holders) {
@@ -278,7 +278,7 @@ func (st *State) prospectWith(g *gang, holders []*session) ([]*session, prospect
 	return nil, st.untilPatient(g)
 }
 
-// untilPatient has a gang wait for others for Config.MemoryWait at most.
+// untilPatient lets a gang wait for others, for Config.MemoryWait at most.
 func (st *State) untilPatient(g *gang) prospect {
 	h := g.held
 	if h.others == 0 {

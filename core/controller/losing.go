@@ -15,7 +15,7 @@ import (
 // Nothing new begins on the worker meanwhile, since it counts as gone from the beginning. It keeps its slot until all
 // parts are done. Until then no session gets an offer: the offer's devices must not be taken for lost ones.
 
-// losing is a worker that has gone, with the gangs and arrays that have yet to hear of it.
+// losing is a worker that has gone, with the gangs that have yet to fail and the arrays that have yet to lose shards.
 type losing struct {
 	w        *worker
 	sessions []uint32          // that had it; the first one is under way
@@ -60,7 +60,7 @@ func (st *State) lose(w *worker) {
 	}
 }
 
-// failLost goes on with the losses of workers, for about the time that Weigh says.
+// failLost continues with the losses of workers, for about the time that Weigh says.
 func (st *State) failLost() {
 	for spent := int64(0); len(st.losing) > 0 && (st.weight == 0 || spent < st.weight); {
 		switch l := st.losing[0]; {
@@ -109,7 +109,7 @@ func (l *losing) nextSession() {
 	l.sessions, l.next, l.arrays, l.left = l.sessions[1:], lostGangs, nil, nil
 }
 
-// failPlacing fails a run that waits for its place, before the places of those that ran there become free.
+// failPlacing fails a run that waits for its place, before the places of runs on the worker become free.
 func (st *State) failPlacing(l *losing) {
 	ticket := l.tickets[0]
 	l.tickets = l.tickets[1:]

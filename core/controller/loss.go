@@ -10,13 +10,13 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A session loses with a worker the shards of its arrays there, and the programs that were loaded there. From then on
-// an array is only on the devices that are left, and operations that would read the others fail with DATA_LOSS.
+// When a worker is lost, a session loses the shards of its arrays there, and the programs that were loaded there. From
+// then on an array is only on its other devices, and operations that would read the lost shards fail with DATA_LOSS.
 
 // onceReplaced tells a user what to do about arrays that were lost with a worker.
 const onceReplaced = "pathways.events() tells when another worker takes its place, and the array can then be made again"
 
-// errShards is the error of what reads shards that were lost with a worker.
+// errShards is the error of operations that read shards which were lost with a worker.
 func (st *State) errShards(w *worker) error {
 	if w.saysAll() {
 		return w.why
@@ -46,7 +46,7 @@ func (st *State) lossOf(g *gang, w *worker) error {
 	return g.located(w.gone)
 }
 
-// losePart ends the part of a lost worker in an operation that was under way.
+// losePart ends a lost worker's part of an operation that was under way.
 func (st *State) losePart(g *gang, w *worker) {
 	why := st.lossOf(g, w)
 	if st.goesOn(g) {
@@ -55,17 +55,18 @@ func (st *State) losePart(g *gang, w *worker) {
 	st.through(g, w, 0, why)
 }
 
-// A put is no computation: its rows do not need each other. It goes on without those of workers that are lost, wherever
-// it is on its way, as long as a worker is left; and its array has lost their shards like one that was whole before.
+// A put is not a computation: its rows are independent. So if workers are lost, it continues without their rows, in
+// whatever step it is, as long as one worker is left. Its array has then lost their shards, like one that was complete
+// before.
 
-// goesOn reports whether an operation goes on without those of its workers that are lost.
+// goesOn reports whether an operation continues without those of its workers that are lost.
 func (st *State) goesOn(g *gang) bool {
 	return g.kind == wire.KindPut && slices.ContainsFunc(g.to.all(), func(slot int) bool {
 		return st.workers[slot].gone == nil
 	})
 }
 
-// shrink has a put that is held go on without the rows of a worker that is lost.
+// shrink removes the rows of a lost worker from a put that is held.
 func (st *State) shrink(g *gang, w *worker) {
 	at := st.leftOf(g.s, g.place)
 	if at == nil {
@@ -79,8 +80,8 @@ func (st *State) shrink(g *gang, w *worker) {
 	st.stir()
 }
 
-// putLeft returns the part of a put that goes on without workers that were lost before, its place, and why the other
-// shards are lost. It returns nil, nil, nil if all of the put goes on, or none: none does if a device has no worker
+// putLeft returns the part of a put that remains without workers that were lost before, its place, and why the other
+// shards are lost. It returns nil, nil, nil if all of the put remains, or none; none does if a device has no worker
 // yet.
 func (st *State) putLeft(s *session, m *wire.Put, at *place) (*wire.Put, *place, error) {
 	left := st.leftOf(s, at)
@@ -124,7 +125,7 @@ func arraysOn(s *session, w *worker) (ids []uint64) {
 	return ids
 }
 
-// loseWorker has a session lose all that it has on a worker that has gone, except what is under way.
+// loseWorker removes all that a session has on a worker that has gone, except operations under way.
 func (st *State) loseWorker(s *session, w *worker) {
 	l := &losing{w: w, why: st.errShards(w), arrays: arraysOn(s, w)}
 	for len(l.arrays) > 0 {
@@ -133,7 +134,7 @@ func (st *State) loseWorker(s *session, w *worker) {
 	st.losePrograms(s, w)
 }
 
-// losePrograms records that a session's programs are not loaded any more on a worker that has gone.
+// losePrograms records that a session's programs are no longer loaded on a worker that has gone.
 func (st *State) losePrograms(s *session, w *worker) {
 	for p := range s.allPrograms() {
 		st.unloaded(p, w.slot)
@@ -142,7 +143,8 @@ func (st *State) losePrograms(s *session, w *worker) {
 
 func (o *object) isOn(w *worker) bool { return o != nil && !o.absent && o.place.workers.has(w.slot) }
 
-// loseArray has the session's next array lose its shards on a worker that has gone, if it has not gone itself.
+// loseArray removes the shards on a worker that has gone from the session's next array, unless that was freed
+// meanwhile.
 func (st *State) loseArray(l *losing, s *session) {
 	id := l.arrays[0]
 	l.arrays = l.arrays[1:]
@@ -161,7 +163,7 @@ func (st *State) loseArray(l *losing, s *session) {
 	st.loseShards(s, id, o, at, l.why)
 }
 
-// leftOf returns the place of those of a place's devices whose workers are there, nil if there are none.
+// leftOf returns the place of those devices of a place whose workers are still there, nil if there are none.
 func (st *State) leftOf(s *session, p *place) *place {
 	rows := slices.DeleteFunc(slices.Clone(p.rows), func(d uint32) bool { return st.workers[p.in.slot(d)].gone != nil })
 	if len(rows) == 0 {
@@ -174,7 +176,7 @@ func (st *State) leftOf(s *session, p *place) *place {
 	return at
 }
 
-// loseShards has an array be on fewer devices, nowhere where at is nil, because of why.
+// loseShards leaves an array on fewer devices, those of at, or on none if at is nil, because of why.
 func (st *State) loseShards(s *session, id uint64, o *object, at *place, why error) {
 	s.damage(o, why)
 	if o.of == nil {
@@ -199,7 +201,7 @@ func (s *session) loses(id uint64, why error) {
 	s.lost[id] = why
 }
 
-// recharge counts an array on the devices alone that are left to it.
+// recharge counts an array only on the devices that it still has.
 func (st *State) recharge(s *session, o *object, at *place) {
 	if o.charge == 0 {
 		return
@@ -240,7 +242,7 @@ func (s *session) allPrograms() func(each func(*program) bool) {
 	}
 }
 
-// unloaded records that a program is not loaded any more on the worker of a slot.
+// unloaded records that a program is no longer loaded on the worker of a slot.
 func (st *State) unloaded(p *program, slot int) {
 	if !p.loaded.has(slot) {
 		return

@@ -7,16 +7,16 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// An operation that no worker has when the controller has started again may have been dispatched all the same: its
-// messages were lost with the connections. If a later operation of its session has a device in common with it and
-// reached another worker, it was, since the operations of a device are dispatched in order (line.go). So the workers
-// that lack both are sent it first.
+// When the controller has started again, an operation that no worker has may still have been dispatched, if its
+// messages were lost with the connections. If a later operation of its session shares a device with it and has reached
+// another worker, it was dispatched, since the operations of a device are dispatched in order (line.go). So the workers
+// that lack both are sent the earlier one first.
 //
-// A worker that has the later one has had all before it. If it does not have this operation, then that one was not
-// dispatched before, since it failed: it is performed as if it had just come. Puts and fetches tell nothing of earlier
-// operations, which they may pass (ahead.go).
+// A worker that has the later operation has had all that were dispatched before it. If it does not have the earlier
+// one, that one failed and was not dispatched, so it is performed as if it had just come. Puts and fetches prove
+// nothing about earlier operations, since they may pass them (ahead.go).
 //
-// It had a number between those of the operations around it, and no worker has that number. It gets such a one again.
+// The lost operation's number was between those of its neighbors, and no worker has it. So it gets such a number again.
 
 // findLost finds the operations of a session that were dispatched and that no worker has, and adds them to those that
 // are under way.

@@ -28,7 +28,8 @@ type cuts struct {
 // isCut reports whether there is no connection now.
 func (c *cuts) isCut() bool { return c.count > 0 && c.ended == 0 }
 
-// left returns for how long the place of who has no connection is kept. A restored connection may not be Cut yet.
+// left returns for how long the place of a process without a connection is still kept. A connection from an earlier
+// start may not be Cut yet.
 func (c *cuts) left(now int64) int64 {
 	if c.isCut() {
 		return max(c.lease-(now-c.since), 0)
@@ -96,7 +97,7 @@ func (c *conn) named(kind string) (who string, what about) {
 	return "an operator", about{kind: kind}
 }
 
-// AwayText says for people whom a State that has started again waits for.
+// AwayText says, for people, which processes a State that has started again waits for.
 func (st *State) AwayText() string {
 	if st.comeback == nil {
 		return ""

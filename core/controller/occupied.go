@@ -10,15 +10,15 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A session occupies a device while it has arrays there that it has not freed, in the device's memory or in its host's
-// for the device, or an operation that uses the device has been performed and has not ended. An exclusive slice is
-// granted on devices that no other session occupies.
+// A session occupies a device while it has arrays there that it has not freed, in the device's memory or in host memory
+// of the device, or while an operation that uses the device has been performed and has not ended. An exclusive slice is
+// granted only on devices that no other session occupies.
 //
-// What sessions occupy is found when it is asked for: operations only count, by placement, and a session is looked
-// at again only where one of its placements has come into use, or out of it. Sets of devices are by their numbers in
-// the ledger, 64 a word.
+// What sessions occupy is computed only when it is needed. Operations only count the uses of placements, and a session
+// is examined again only if one of its placements has come into use or gone out of use. Sets of devices are bits by
+// their numbers in the ledger, 64 in a word.
 
-// occupancy is the memory that sessions occupy, as it was found last.
+// occupancy is the devices that sessions occupy, as computed last.
 type occupancy struct {
 	once   placement.Numbers // the devices of any session
 	twice  placement.Numbers // those of several, and of sessions that have ended
@@ -28,7 +28,7 @@ type occupancy struct {
 	found  uint64            // how often it has changed
 }
 
-// use is the memory that one session occupies, as it was found last.
+// use is the devices that one session occupies, as computed last.
 type use struct {
 	devices placement.Numbers
 	objects uint64 // ledger.Uses of then
@@ -64,7 +64,7 @@ func (g *gang) vacate() {
 	}
 }
 
-// findUse brings what sessions occupy up to date.
+// findUse updates what sessions occupy.
 func (st *State) findUse() {
 	o := &st.occupancy
 	changed := o.left != st.left
@@ -115,8 +115,8 @@ func (st *State) findUse() {
 	o.once.Union(make(placement.Numbers, len(o.twice)))
 }
 
-// occupied returns a function that returns what other sessions occupy. It looks when it is first called, and holds
-// until something changes.
+// occupied returns a function that returns what other sessions occupy. The function computes that when it is first
+// called, and is valid until something changes.
 func (st *State) occupied() placement.Occupied {
 	found := false
 	return func(session uint32) placement.Numbers {
@@ -136,20 +136,20 @@ func (st *State) occupied() placement.Occupied {
 	}
 }
 
-// holds returns a session as one that has devices which a request waits for.
+// holds describes a session that has devices which a request waits for.
 func (s *session) holds(devices int, how string) *wire.Report_Holder {
 	return &wire.Report_Holder{Session: s.id, Devices: uint32(devices), How: how, Client: s.name, User: s.user,
 		Host: s.host}
 }
 
-// byDevices sorts sessions that have devices which a request waits for, those with most of them first.
+// byDevices sorts sessions that have devices which a request waits for, by their number, largest first.
 func byDevices(holders []*wire.Report_Holder) {
 	slices.SortFunc(holders, func(a, b *wire.Report_Holder) int {
 		return cmp.Or(cmp.Compare(b.Devices, a.Devices), cmp.Compare(a.Session, b.Session))
 	})
 }
 
-// lacking returns the sessions that have the devices which a request wants and lacks, those with most of them first.
+// lacking returns the sessions that have the devices which a request lacks, by their number, largest first.
 func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 	lacks := r.Lacks()
 	if lacks.Count() == 0 {

@@ -23,26 +23,25 @@ import (
 //
 // end tells the client. For each operation it is called in exactly one of these places: in what perform calls, if a
 // check fails and no gang is made; in refused, for a run that gets no turn, which recycles the gang; in fail, for the
-// first error of an operation that was dispatched; or in through, when the last worker of one without an error has
-// reported. fail sets gang.err, which the last two look at. And it is always called: the schedule starts or fails each
+// first error of an operation that was dispatched; or in through, when the last worker has reported and there was no
+// error. fail sets gang.err, and the last two check it. And end is always called: the schedule starts or fails each
 // ticket, and each worker of a gang reports, or is lost, which counts as its report.
 //
 // # Why the order is one
 //
 // A session's operations are performed in the order of their numbers. Operations that share a device are dispatched in
-// their order, except for puts and fetches (line.go). So a reader of an object comes after its maker. enter counts
-// upward, the message leaves in the same Step, and a connection keeps the order of messages. So every worker receives
-// gangs by rising numbers. Two gangs that share devices come in one order everywhere, and since workers wait only for
+// that order, except for puts and fetches (line.go), so a reader of an object comes after its maker. enter counts
+// upward, the message is sent in the same Step, and a connection keeps the order of messages. So every worker receives
+// gangs by rising numbers, and two gangs that share devices have the same order everywhere. Since workers wait only for
 // earlier gangs, their waits cannot form a cycle.
 //
 // # What a failure leaves behind
 //
-// An operation that fails makes its objects all the same, with the error in place of contents: operations that the
-// client sent before it heard of the failure read them, and fail with the same error. Workers never hear of such
-// objects (absent), nor that they were freed.
+// An operation that fails still makes its objects, with the error in place of contents: operations that the client sent
+// before it heard of the failure read them, and fail with the same error. Workers never hear of such objects (absent),
+// nor that they were freed.
 
-// gang is an operation on its way through workers, or a run that waits for its
-// place. Gangs are used again.
+// gang is an operation under way on workers, or a run that waits for its place. Gangs are reused.
 type gang struct {
 	number uint64 // 0 while it waits
 	s      *session
@@ -123,8 +122,8 @@ func invalid(format string, args ...any) error {
 	return status.New(status.InvalidArgument, format, args...)
 }
 
-// perform carries out the session's next operation, or submits a run to its island's schedule. q.payload is the
-// caller's, which may use it again: what keeps it makes a copy.
+// perform carries out the session's next operation, or submits a run to its island's schedule. q.payload belongs to the
+// caller, which may reuse it, so it has to be copied to be kept.
 func (st *State) perform(s *session, q *queued) {
 	st.awaits, st.performed = st.awaits[:0], q.message
 	switch m := q.message.(type) {
@@ -178,8 +177,8 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 	st.admit(g)
 }
 
-// calledBy records which line of the user's code called a run of a program. Clients tell it with the first run of a
-// program, and after that only with long ones, since it takes them longer to find than to submit a short one.
+// calledBy records which line of the user's code called a run of a program. Clients send it with the first run of a
+// program, and after that only with long runs, since finding the line takes them longer than submitting a short run.
 func (g *gang) calledBy(p *program, line []byte) {
 	if len(line) > 0 {
 		g.line = line
@@ -196,7 +195,7 @@ func (p *program) calledFirst(line []byte) {
 	}
 }
 
-// keepPayload copies a gang's payload where that is not the gang's own.
+// keepPayload copies a gang's payload unless it belongs to the gang.
 func (g *gang) keepPayload() {
 	if !g.kept {
 		g.payload, g.kept = slices.Clone(g.payload), true
@@ -224,7 +223,7 @@ func (st *State) submit(g *gang) {
 	}
 }
 
-// placeOfRun returns the place of a run, and the program's with an error; only is that of wire.Run.
+// placeOfRun returns the place of a run; with an error, that of the program. Only is the field of wire.Run.
 func (st *State) placeOfRun(s *session, p *program, only uint32) (*place, error) {
 	if only == 0 {
 		return p.place, nil
@@ -247,8 +246,8 @@ func (p *program) runsOn(device uint32) error {
 	return nil
 }
 
-// create makes an operation's objects, with err in place of their contents. Of the bytes of a shard those that are
-// counted take device memory.
+// create makes an operation's objects, with err, if any, in place of their contents. Of the bytes of a shard, counted
+// are in device memory.
 func (st *State) create(s *session, first uint64, bytes, counted []int64, at *place, err error) error {
 	if n := uint64(len(bytes)); n > 0 && (first == 0 || first+n < first) {
 		return invalid("arrays are numbered from 1, got %d", first)
@@ -280,7 +279,7 @@ func (st *State) create(s *session, first uint64, bytes, counted []int64, at *pl
 	return nil
 }
 
-// start is a run's turn.
+// start handles a run whose turn has come.
 func (st *State) start(g *gang) {
 	s, p, m := g.s, g.program, g.run
 	if err := g.located(st.alive(g.place)); err != nil {
@@ -323,7 +322,7 @@ func (st *State) launched(g *gang) {
 	st.leaveLine(g)
 }
 
-// refused is the end of a run that gets no turn.
+// refused ends a run that gets no turn.
 func (st *State) refused(g *gang, err error) {
 	s := g.s
 	st.computed(g)
@@ -356,7 +355,7 @@ func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64) 
 }
 
 // deliverDispatch sends an operation of a session under a number. The operation may be in several pieces. If kept is
-// true they do not change any more: where they are long, they are then copied only when they leave.
+// true they do not change any more; then long ones are copied only when they are sent.
 func (st *State) deliverDispatch(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation ...[]byte) {
 	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Waited: waited}
@@ -374,7 +373,8 @@ func (st *State) deliverDispatch(to []uint64, number, waited uint64, s *session,
 	st.deliverDispatchLate(to, number, waited, s, kind, kept, slices.Clone(operation))
 }
 
-// deliverDispatchLate is deliverDispatch of long operations: a function of its own, since its closure takes memory.
+// deliverDispatchLate is deliverDispatch for long operations. It is a separate function, since its closure allocates
+// memory.
 func (st *State) deliverDispatchLate(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation [][]byte) {
 	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Waited: waited}
@@ -416,8 +416,8 @@ func (st *State) enter(g *gang, workers set, conns []uint64) {
 	}
 }
 
-// fail is a gang's first failure: the client is told, as are the operations that read its objects, and the other
-// workers.
+// fail handles a gang's first failure: it tells the client and the other workers, and fails the operations that read
+// its objects.
 func (st *State) fail(g *gang, err error) {
 	if g.err != nil {
 		return
@@ -434,17 +434,17 @@ func (st *State) fail(g *gang, err error) {
 	st.send(st.connsOf(g.waits), wire.KindAbort, &wire.Abort{Gang: g.number, Status: wire.Of(err)})
 }
 
-// maxSpent bounds the device time that a worker can report of a gang, in nanoseconds: thirteen days, so that sums of it
-// do not overflow.
+// maxSpent bounds the device time that a worker can report for a gang, in nanoseconds: thirteen days, so that sums do
+// not overflow.
 const maxSpent = 1 << 50
 
-// heldEnds bounds the ends that wait for another to be told with.
+// heldEnds bounds the ends that wait to be reported together with another one.
 const heldEnds = 64
 
-// through is a worker's part of a gang that has ended. If the operation makes only what a graph keeps to itself, which
-// no client can wait for, the client is told when another operation ends, or none is under way.
+// through handles the end of a worker's part of a gang. If the operation makes only intermediate objects of a graph,
+// which no client can wait for, the client is told when another operation ends, or when nothing is under way.
 //
-// Spent is the device time that it took there, in nanoseconds.
+// Spent is the device time that the part took there, in nanoseconds.
 func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 	if !g.waits.has(w.slot) {
 		return
@@ -472,7 +472,7 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 	st.forget(g)
 }
 
-// forget takes a gang out.
+// forget removes a gang that has ended.
 func (st *State) forget(g *gang) {
 	delete(st.gangs, g.number)
 	g.s.out--
@@ -498,8 +498,8 @@ func (st *State) forget(g *gang) {
 	}
 }
 
-// charge counts the device time of a gang that has ended as its session's, and as what its program
-// usually takes of each device. It returns the time on each device.
+// charge adds the device time of a gang that has ended to its session's, and to the average of its program on each
+// device. It returns the time on each device.
 func (st *State) charge(g *gang) int64 {
 	if g.ran == nil {
 		return 0
@@ -514,7 +514,7 @@ func (st *State) charge(g *gang) int64 {
 	return time
 }
 
-// abortOf ends an operation that its client has cancelled, wherever it is on its way.
+// abortOf ends an operation that its client has cancelled, in whatever step it is.
 func (st *State) abortOf(s *session, op uint64, err error) {
 	if err == nil {
 		err = status.New(status.Cancelled, "the client cancelled operation %d", op)

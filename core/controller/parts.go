@@ -6,13 +6,13 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Of an operation that names shards one by one, each worker is sent its own part: of a Put the devices that it has, of
-// a Transfer the moves that begin or end at them, of a Graph the moves of its transfers, and the runs that it takes
-// part in. So a worker's message grows with its own shards, and that of one worker alone is the client's message. A
-// move whose other end is on another worker names that worker: of a session's devices a worker knows its own
+// If an operation names single shards, each worker is sent its own part: its own devices of a Put, the moves of a
+// Transfer that begin or end at its devices, and, of a Graph, such moves and the runs that it takes part in. So a
+// worker's message grows with its own shards. If there is only one worker, it is sent the client's message. A move
+// whose other end is on another worker names that worker, since a worker knows only its own devices of a session
 // (tellDevices).
 
-// dispatchParts is dispatch of a Put or a Transfer for several workers.
+// dispatchParts is dispatch for a Put or a Transfer of several workers.
 func (st *State) dispatchParts(g *gang) {
 	st.tell(g.s, g.to)
 	st.enter(g, g.to, g.conns)
@@ -20,7 +20,7 @@ func (st *State) dispatchParts(g *gang) {
 	g.message, g.payload, g.cut = nil, nil, nil
 }
 
-// deliverParts sends some workers their parts.
+// deliverParts sends their parts to some workers.
 func (st *State) deliverParts(g *gang, to set) {
 	var head []byte
 	var own [][]byte // by slot: what follows head

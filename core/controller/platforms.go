@@ -8,7 +8,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// maxPlatforms bounds the platforms that a client may name; more than there are.
+// maxPlatforms bounds the platforms that a client may name. There are fewer.
 const maxPlatforms = 16
 
 // platformsFor returns the platforms of the devices that a client will see, or why it may not have a session now.
@@ -41,7 +41,7 @@ func (b *binding) knowPlatform(w *worker) {
 	}
 }
 
-// platformIn returns the place of a worker's platform among a session's.
+// platformIn returns the index of a worker's platform among a session's.
 func (w *worker) platformIn(platforms []string) uint32 {
 	return uint32(max(0, slices.Index(platforms, w.platform)))
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// play is a play of a graph, until all its nodes have been performed. They are operations like others, one after the
-// other: each that may start does so at once.
+// play is a play of a graph, until all its nodes have been performed. Nodes are operations like others, performed one
+// after the other; each one starts as soon as it may.
 type play struct {
 	s         *session
 	g         *graph
@@ -30,7 +30,7 @@ func (st *State) played(g *gang) {
 	}
 }
 
-// settled counts down what a play has still to do after its nodes were performed.
+// settled counts down what is left to do for a play after its nodes were performed.
 func (st *State) settled(p *play) {
 	p.out--
 	st.tidy(p)
@@ -47,8 +47,7 @@ func (c cancelled) with(op uint64, err error) cancelled {
 	return c
 }
 
-// stretch is nodes of a play, one behind the other in the graph and by their gang
-// numbers, that leave as one message.
+// stretch is nodes of a play, consecutive in the graph and by their gang numbers, that are sent as one message.
 type stretch struct {
 	play        *play
 	gang        uint64 // of node from
@@ -56,7 +55,7 @@ type stretch struct {
 	workers     set
 }
 
-// object returns the session's number of one of the graph's objects.
+// object returns the session's number for one of the graph's objects.
 func (p *play) object(local uint64) uint64 { return graphs.Number(local, p.inputs, p.first) }
 
 func (st *State) play(s *session, m *wire.Play, q *queued) {
@@ -80,7 +79,7 @@ func (st *State) play(s *session, m *wire.Play, q *queued) {
 
 // newPlay makes a play.
 //
-// Errors: why its graph cannot be played so.
+// Errors: why its graph cannot be played with these inputs.
 func (st *State) newPlay(s *session, m *wire.Play) (p *play, err error) {
 	g := s.graphs[m.Graph]
 	switch {
@@ -97,7 +96,7 @@ func (st *State) newPlay(s *session, m *wire.Play) (p *play, err error) {
 	return &play{s: s, g: g, message: m, op: m.Op, first: m.First, inputs: m.Inputs}, err
 }
 
-// proceed performs nodes of the session's play, as far as may be.
+// proceed performs nodes of the session's play, as many as may be performed now.
 func (st *State) proceed(s *session) {
 	for s.play != nil && st.may(s) {
 		if st.isTired() {
@@ -137,7 +136,8 @@ func (st *State) freeBehind(p *play, node int) {
 	}
 }
 
-// tidy releases what workers keep of a play of which they did not get all nodes, once all have been dealt with.
+// tidy releases arrays that workers keep because they did not get all nodes of a play, once all nodes have been
+// performed.
 func (st *State) tidy(p *play) {
 	if !p.skipped || p.s.play == p || p.out > 0 || st.sessions[p.s.id] != p.s {
 		return
@@ -221,7 +221,7 @@ func (p *play) donate(node int) {
 	}
 }
 
-// include has a node leave with those before it.
+// include adds a node to those that are sent as one message.
 func (st *State) include(g *gang, workers set, conns []uint64) {
 	o := &st.open
 	if o.count > 0 && (o.play != g.play || o.from+o.count != g.node || o.gang+uint64(o.count) != st.gang+1) {
@@ -243,7 +243,7 @@ func (p *play) played(gang uint64, from, count int) *wire.Played {
 		First: p.first, Inputs: p.inputs, Client: p.s.process.Number}
 }
 
-// shut sends the nodes that are to leave together.
+// shut sends the nodes that include has collected.
 func (st *State) shut() {
 	o := &st.open
 	if o.count == 0 {

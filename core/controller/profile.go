@@ -6,7 +6,7 @@ import (
 )
 
 // profile passes a client's request on to the workers of its devices, and answers for those that are gone, so that the
-// client has one answer for each worker: one that is lost meanwhile is in Peers.
+// client gets one answer for each worker. The client hears from Peers of a worker that is lost meanwhile.
 func (st *State) profile(s *session, m *wire.Profile) {
 	var here, all set
 	for _, w := range s.at {
@@ -30,7 +30,7 @@ func (st *State) profile(s *session, m *wire.Profile) {
 		&wire.Profile{Id: m.Id, Stop: m.Stop, Session: s.id, Client: s.process.Number})
 }
 
-// profiled passes a worker's answer on to the client. If that is not there, it has no use for it.
+// profiled passes a worker's answer on to the client, and drops it if the client is gone.
 func (st *State) profiled(w *worker, m *wire.Profiled, ev *Event) error {
 	if m.Worker != w.process.Number {
 		return status.New(status.InvalidArgument, "worker %s answers for process %d", w.name, m.Worker)

@@ -12,8 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// compiled is a program's text and what became of it, for all sessions and places
-// of one kind. It is compiled once.
+// compiled is a program's text and the result of compiling it, once, for all sessions and places of one kind.
 type compiled struct {
 	key           string
 	format        string
@@ -46,7 +45,7 @@ type compiled struct {
 	loadedOn  map[int]int // programs of sessions, by the slot of a worker that was told to load them
 }
 
-// waiter is a session's wish for a program.
+// waiter is a session that waits for a program.
 type waiter struct {
 	s        *session
 	op       uint64
@@ -68,7 +67,7 @@ type program struct {
 	loading  set     // of them, those that have yet to say that they have
 	counted  []int64 // of its outputs' shards, the bytes that take device memory
 	takes    int64   // their sum
-	// The line of the user's code that called it first, where that is known.
+	// The line of the user's code that called it first, if that is known.
 	firstCall []byte
 	// Graphs that run it keep it when it is forgotten.
 	graphs    int
@@ -76,15 +75,15 @@ type program struct {
 }
 
 // How far back the average of a program's device time reaches, roughly: twice the time for which a device is given work
-// ahead, and at least eight runs. The end of a short run is known only to some tenths of a millisecond: of several that
-// end at about the same time, one seems to have taken the time of all. An average of few runs would follow such errors,
-// and so would the number of the program's runs that get their places before others'.
+// ahead, and at least eight runs. The end of a short run is known only to some tenths of a millisecond: if several end
+// at about the same time, one of them seems to have taken the time of all. An average of few runs would follow such
+// errors, and so would the number of the program's runs that get their places before others'.
 const (
 	recentTime = 2 * schedule.DefaultWindow
 	recentRuns = 8
 )
 
-// took averages the device time of a run, on each device, into what the program usually takes.
+// took adds the device time of a run, on each device, to the program's average.
 func (c *compiled) took(time int64) {
 	if c.usual == 0 {
 		c.usual = time
@@ -93,13 +92,14 @@ func (c *compiled) took(time int64) {
 	}
 }
 
-// Bounds of what is part of messages about programs: of the options, and of all that goes to workers or comes from one.
+// Bounds of what messages about programs contain: the options, and everything that is sent to workers or comes from
+// one.
 const (
 	maxOptions  = 1 << 20
 	maxLoadable = wire.MaxFrame - 16<<20 // beside the places
 )
 
-// begin has a program compiled by a worker of the first session that waits for it.
+// begin starts to compile a program, on a worker of the first session that waits for it.
 func (st *State) begin(c *compiled) {
 	for len(c.waiting) > 0 {
 		w := c.waiting[0]
@@ -119,7 +119,7 @@ func (st *State) begin(c *compiled) {
 	delete(st.compiled, c.key)
 }
 
-// startCompile has a worker compile a program, with the text of a waiter's client.
+// startCompile tells a worker to compile a program, with the text of a waiter's client.
 func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at []*wire.Place) {
 	c.by, c.op, c.begun, c.unwanted = by, op, st.now, false
 	st.compiles[op] = c
@@ -137,7 +137,7 @@ func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at [
 // slowCompile is how long a compilation may take before the clients that wait for it are told.
 const slowCompile = 2e9 // nanoseconds
 
-// tellSlow tells sessions that have waited long for a program which worker compiles it.
+// tellSlow tells sessions that have waited long for a program which worker is compiling it.
 func (st *State) tellSlow() {
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		c := st.compiles[op]
@@ -197,7 +197,7 @@ func (p *place) spans() (all []*wire.Span) {
 
 func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local == b.Local }
 
-// compiledBy takes the result of a worker's compilation.
+// compiledBy handles the result of a worker's compilation.
 func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	by, name := c.by, c.by.name
 	c.by = nil
@@ -244,7 +244,7 @@ func (st *State) noteCompiled(c *compiled, by *worker, m *wire.Compiled) {
 	st.note(by.about(wire.EventCompiled), text, nil)
 }
 
-// fill keeps what a worker says of the program, under a number of its own.
+// fill stores a worker's description of the program, under a new number.
 func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	if m.Info == nil || m.Loadable == nil {
 		return status.New(status.Internal, "the compiled program came without a description")
@@ -287,7 +287,7 @@ func (st *State) share(c *compiled) {
 	st.let(c)
 }
 
-// enlist puts a program among those that were compiled.
+// enlist adds a program to those that were compiled.
 func (st *State) enlist(c *compiled) {
 	c.at = len(st.made)
 	st.made = append(st.made, c)
@@ -310,8 +310,7 @@ func (st *State) unmake(c *compiled) {
 	}
 }
 
-// install makes a program one of a session's: its workers load it, and the client
-// hears of it.
+// install adds a program to a session: its workers load it, and its client is told.
 func (st *State) install(c *compiled, w waiter) {
 	answer := &wire.Compiled{Op: w.op, Program: w.program}
 	if err := st.alive(w.place); err != nil {
@@ -350,7 +349,7 @@ func (st *State) newProgram(c *compiled, w waiter) *program {
 	return p
 }
 
-// load has the workers of a place load a program, where they have not.
+// load tells the workers of a place to load a program, unless they have been told.
 func (st *State) load(s *session, p *program, at *place) {
 	if p.loaded.covers(at.workers) {
 		return
@@ -400,8 +399,8 @@ func (st *State) loadedBy(w *worker, m *wire.Loaded) {
 	}
 }
 
-// isLoading reports whether a gang's program is not loaded yet on a worker that another session uses: dispatched now,
-// it would hold up that session's gangs.
+// isLoading reports whether a gang's program is not loaded yet on a worker that another session uses: if the gang were
+// dispatched now, it would delay that session's gangs.
 func (st *State) isLoading(g *gang) (is bool) {
 	if g.program == nil {
 		return false

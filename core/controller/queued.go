@@ -29,8 +29,8 @@ type queued struct {
 
 func (q queued) compare(number uint64) int { return cmp.Compare(q.number, number) }
 
-// operation takes operation op of a session, or a play whose first node is op. One that came before is ignored: clients
-// send again what they are not sure of.
+// operation receives operation op of a session, or a play whose first node is op. One that has come before is ignored:
+// clients repeat operations that may have been lost.
 func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	switch {
 	case op == 0:
@@ -61,7 +61,7 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	return nil
 }
 
-// maxRun bounds a run's message, some hundred thousand inputs: it is looked at and copied while all sessions wait.
+// maxRun bounds a run's message, to some hundred thousand inputs: it is checked and copied while all sessions wait.
 const maxRun = 1 << 20
 
 // freeLater frees objects after the operations that came before. Free and Forget have no number and are not counted as
@@ -83,7 +83,7 @@ func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
 	return nil
 }
 
-// forgetLater forgets programs and graphs behind the operations that came before.
+// forgetLater forgets programs and graphs after the operations that came before.
 func (st *State) forgetLater(s *session, ev *Event, m *wire.Forget) error {
 	i := s.queuedLast(wire.KindForget)
 	if i < 0 {
@@ -147,8 +147,7 @@ func (st *State) enqueue(s *session, item *queued, payload []byte) {
 	}
 }
 
-// may says that the session's next operation, or node of a play, can be performed
-// now.
+// may reports whether the session's next operation, or node of a play, can be performed now.
 func (st *State) may(s *session) bool {
 	if st.config.Sequential && s.out+s.line.length > 0 {
 		return false
@@ -156,11 +155,11 @@ func (st *State) may(s *session) bool {
 	return s.waiting == nil && s.line.length < st.lineUpTo()
 }
 
-// lineUpTo is how much of a session is performed ahead of its turn: as much as a first-come order lets a session have
-// under way.
+// lineUpTo is how many operations of a session are performed ahead of their turn: as many as it may have under way with
+// a first-come order.
 func (st *State) lineUpTo() int { return max(1, st.limits.Window/2) }
 
-// wake lets the session's queue go on at the end of this Step.
+// wake continues with the session's queue at the end of this Step.
 func (st *State) wake(s *session) {
 	if !s.ready && (s.head < len(s.queue) || s.play != nil) {
 		s.ready = true
@@ -168,7 +167,7 @@ func (st *State) wake(s *session) {
 	}
 }
 
-// pump performs the operations that are queued, as far as they may go on.
+// pump performs queued operations, as many as may be performed now.
 func (st *State) pump(s *session) {
 	if st.sessions[s.id] != s {
 		return
@@ -192,8 +191,8 @@ func (st *State) pump(s *session) {
 	}
 }
 
-// closeUp removes performed operations from the front of the queue: all of them once the queue is empty, and otherwise
-// when they are most of a long queue.
+// closeUp removes performed operations from the front of the queue, once nothing else is queued, or when they are most
+// of a long queue.
 func (s *session) closeUp() {
 	switch n := len(s.queue) - s.head; {
 	case n == 0:

@@ -10,11 +10,11 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Quotas of tenants. Of device memory, a tenant's quota is to its sessions what a device's size is to all: a gang that
-// would take its tenant beyond it is held until others of the tenant have freed enough, or fails, as admission.go says
-// of devices. It stands in front of gangs of its own tenant only. A slice beyond its tenant's quota waits in the queue
-// of slices, see core/placement, unless it wants more than the quota by itself. Sessions beyond a quota are refused,
-// since a client may ask again.
+// Quotas of tenants. A tenant's quota of device memory is for its sessions what a device's size is for all: a gang that
+// would exceed it is held until others of the tenant have freed enough, or fails, as admission.go says for devices.
+// Only gangs of its own tenant wait behind it. A slice beyond its tenant's quota waits in the queue of slices
+// (core/placement), unless it needs more than the quota by itself. Sessions beyond a quota are refused, since a client
+// may ask again.
 
 // namesOf lists sessions for messages.
 func namesOf(all []*session) string {
@@ -38,7 +38,7 @@ func (st *State) maySession(t *tenancy) error {
 	return nil
 }
 
-// sliceHolders returns the sessions that have what a tenant may have in slices, those with most first.
+// sliceHolders returns the sessions whose slices use a tenant's quota, by number of devices, largest first.
 func (st *State) sliceHolders(t *tenancy) (holders []*wire.Report_Holder) {
 	for _, s := range t.sessions {
 		alone, shared := 0, 0
@@ -60,9 +60,9 @@ func (st *State) sliceHolders(t *tenancy) (holders []*wire.Report_Holder) {
 	return holders
 }
 
-// beyondQuota returns the device on which a gang takes its tenant beyond its quota most, with the bytes that the tenant
-// has there and the gang needs; the device is -1 if it does so on none. With donated, what the gang will take over is
-// deducted; with later, what leaves by itself.
+// beyondQuota returns the device on which a gang exceeds its tenant's quota most, with the bytes that the tenant has
+// there and those that the gang needs; the device is -1 if there is none. With donated, bytes that the gang will take
+// over are deducted; with later, bytes that will be freed by themselves.
 func (st *State) beyondQuota(g *gang, donated, later bool) (device int, has, need int64) {
 	t := g.s.tenant
 	if t.terms.DeviceMemory == 0 || g.bytes == 0 {
@@ -73,7 +73,7 @@ func (st *State) beyondQuota(g *gang, donated, later bool) (device int, has, nee
 	return st.ledger.Beyond(&t.memory, specs, t.terms.DeviceMemory, later)
 }
 
-// isInQuota reports whether a gang leaves its tenant within its quota.
+// isInQuota reports whether a gang fits into its tenant's quota.
 func (st *State) isInQuota(g *gang) bool {
 	on, _, _ := st.beyondQuota(g, false, false)
 	if on >= 0 && g.donates() {

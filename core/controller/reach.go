@@ -7,19 +7,17 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A worker's unix sockets are dialled by processes of its host alone, and its loopback
-// addresses by those of its network. A process that cannot dial it at any address learns that
-// when it joins, or when the worker does, and not by the first array that is moved.
-// Addresses of other kinds are dialled by the controller before a worker joins: see
-// core/cluster.
+// A worker's unix sockets can be dialed only from its host, and its loopback addresses only from its network namespace.
+// A process that cannot dial a worker at any address is told so when it joins, or when the worker does, and not when
+// the first array moves. The controller dials addresses of other kinds before a worker joins: see core/cluster.
 
-// spot is the place where a process runs, by its own account.
+// spot is where a process runs, as it says itself.
 type spot struct{ host, network string }
 
 func spotOf(h *wire.Hello) spot { return spot{h.Host, h.Network} }
 
-// reaches reports whether a process here can dial one at there that has these addresses. It can unless something speaks
-// against it, for example if a network is not known.
+// reaches reports whether a process here can dial one at there that has these addresses. In case of doubt it can, for
+// example if a network is not known.
 func (here spot) reaches(there spot, addresses []string) bool {
 	for _, a := range addresses {
 		switch wire.WhereFrom(a) {
@@ -43,8 +41,7 @@ func (here spot) reachesWorker(w *worker) bool {
 	return w.anywhere || here.reaches(w.spot, w.offer.Addresses)
 }
 
-// apartFrom returns why one of the workers that are there and one that joins cannot both
-// dial each other, or nil.
+// apartFrom returns why a worker that joins and one of the present workers cannot both dial each other, or nil.
 //
 // Errors: INVALID_ARGUMENT for addresses of the one that joins, FAILED_PRECONDITION for
 // those of the other.

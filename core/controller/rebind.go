@@ -11,32 +11,32 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A session's devices outlive their workers: when a worker is lost, another one takes its place behind the same devices
-// as soon as there is one, and the session goes on. placement.Rebind decides which worker that is.
+// A session's devices outlive their workers: when a worker is lost, another one takes its place behind the same
+// devices, as soon as there is one, and the session continues. placement.Rebind decides which worker that is.
 //
 // # The moment
 //
-// What is behind a device changes between two operations of the session. The controller cannot say between which: the
-// client sends ahead, and sends bytes of puts to the worker that it knows. So the controller makes an offer, the client
-// records it between two of its operations, and its answer, in its place among them, is the moment. What the
-// client has sent before names the old worker, wherever it is taken up, and fails as it would have without the offer.
-// What it sends after that names the new one. An offer stands until it is answered, also where its workers are lost
-// meanwhile: then these are what is missing next.
+// The worker behind a device changes between two operations of the session. The controller cannot choose which two: the
+// client sends operations ahead, and sends the bytes of puts to the worker that it knows. So the controller makes an
+// offer, and the client answers it between two of its operations; the answer's place among them is the moment of the
+// change. Operations that the client has sent before mean the old worker, whenever they are performed, and fail as they
+// would have without the offer. Operations after the answer mean the new one. An offer stands until it is answered,
+// even if its workers are lost meanwhile: then the next offer replaces these.
 //
 // # What follows the devices
 //
-// Places of a binding do not change. A new binding makes new ones for what uses the devices that it is about: for
-// programs, which their workers load again with their next run, and for graphs, which are sent again. Arrays do not
-// follow; they have lost their shards with their worker (loss.go). Old places stay with operations that were performed
-// by them and have not ended, and so do the slots and the numbers of workers that have gone (kept).
+// Places of a binding do not change. A new binding makes new places for everything that uses the changed devices: for
+// programs, which their workers load again with the next run, and for graphs, which are sent again. Arrays do not
+// follow, since they have lost their shards with their worker (loss.go). Operations that were performed with old places
+// keep these until they have ended, and also the slots and numbers of workers that have gone (kept).
 
-// kept is what operations under way, or in line, keep of workers that have gone and that their session has done with.
+// kept is workers that have gone and that their session no longer uses, but operations under way, or in line, still do.
 type kept struct {
 	workers []*worker
 	gangs   int
 }
 
-// newest returns the binding that is to be, or else the one that is.
+// newest returns the offered binding, or, if there is none, the present one.
 func (s *session) newest() *binding {
 	if s.offered != nil {
 		return s.offered
@@ -44,14 +44,14 @@ func (s *session) newest() *binding {
 	return s.binding
 }
 
-// What offers take, in nanoseconds: measured by BenchmarkSteps.
+// The time that offers take, in nanoseconds: measured by BenchmarkSteps.
 const (
 	weightOfOffer    = 10e3
 	weightOfCompared = 15 // a worker of the cluster, once for each list of devices that misses some
 	weightOfBound    = 30 // a device, of a list that is new
 )
 
-// offerAll has offers made to all sessions that miss devices: see makeOffers.
+// offerAll schedules offers to all sessions that miss devices: see makeOffers.
 func (st *State) offerAll() {
 	st.offering = st.offering[:0]
 	for id, s := range st.sessions {
@@ -62,8 +62,8 @@ func (st *State) offerAll() {
 	slices.Sort(st.offering)
 }
 
-// makeOffers makes offers for about the time that Weigh says, at least one. Changes meanwhile count for those that
-// follow.
+// makeOffers makes offers for about the time that Weigh says, but at least one. Later offers take changes between Steps
+// into account.
 func (st *State) makeOffers() {
 	var compared *placement.View
 	for spent := int64(0); len(st.offering) > 0 && (st.weight == 0 || spent < st.weight); {
@@ -84,7 +84,7 @@ func (st *State) makeOffers() {
 	}
 }
 
-// offer makes a session an offer, if it misses devices and there are workers for some of them.
+// offer makes an offer to a session, if it misses devices and there are workers for some of them.
 func (st *State) offer(s *session) {
 	switch {
 	case s.missing == 0 || s.conn == 0 || s.offered != nil || st.stopping:
@@ -106,7 +106,7 @@ func (st *State) offer(s *session) {
 	st.tellOffer(s)
 }
 
-// keepOffer makes a binding the one that the session is offered.
+// keepOffer records a binding as the one that the session is offered.
 func (st *State) keepOffer(s *session, b *binding) {
 	s.offered, s.answered = b, false
 	come := slices.Clone(b.workers)
@@ -151,7 +151,7 @@ func (st *State) describeOffer(s *session) *wire.Rebind {
 	return m
 }
 
-// rebindLater takes a client's answer to an offer.
+// rebindLater receives a client's answer to an offer.
 func (st *State) rebindLater(s *session, ev *Event, m *wire.Rebind) error {
 	if s.offered == nil || s.answered || m.Epoch != s.offered.view.Epoch() {
 		return status.New(status.InvalidArgument, "the client answers an offer of epoch %d, which was not made", m.Epoch)
@@ -161,7 +161,7 @@ func (st *State) rebindLater(s *session, ev *Event, m *wire.Rebind) error {
 	return nil
 }
 
-// rebind is the moment from which on other workers are behind some of a session's devices.
+// rebind puts the offered workers behind the session's devices, at the answer's turn.
 func (st *State) rebind(s *session) {
 	old, next := s.binding, s.offered
 	s.binding, s.offered, s.seen = next, nil, nil
@@ -216,7 +216,7 @@ func (st *State) countMissing(s *session) {
 	})
 }
 
-// keepGone forgets workers that have gone and that a session has done with, once no operation has them.
+// keepGone forgets workers that have gone and that a session no longer uses, once no operation uses them.
 func (st *State) keepGone(s *session, gone set) {
 	k := new(kept)
 	gone.each(func(slot int) {
@@ -245,7 +245,7 @@ func (st *State) keepGone(s *session, gone set) {
 	st.letGone(k)
 }
 
-// letGone is the end of an operation that kept workers which have gone.
+// letGone handles the end of an operation that kept workers which have gone.
 func (st *State) letGone(k *kept) {
 	if k.gangs--; k.gangs > 0 {
 		return
@@ -268,7 +268,7 @@ func (st *State) leaveBindings(s *session) {
 	})
 }
 
-// pastPlaces puts an end to the session's places that have some of these devices.
+// pastPlaces ends the session's places that have some of these devices.
 func (st *State) pastPlaces(s *session, changed set) {
 	for key, p := range s.places {
 		if p.has.meets(changed) {
@@ -284,7 +284,7 @@ func (st *State) pastPlaces(s *session, changed set) {
 	})
 }
 
-// passes ends a place that has lost a worker: operations that were sent before the loss fail because of it.
+// passes ends a place that has lost a worker: operations that were sent before the loss fail with that loss.
 func (st *State) passes(p *place) {
 	for _, d := range p.rows {
 		if w := st.workers[p.in.slot(d)]; p.past == nil && w != nil && w.gone != nil {
@@ -306,7 +306,7 @@ func (st *State) replace(s *session, p *place, changed set) *place {
 	return next
 }
 
-// replacePrograms has programs run on the workers that now have their devices. Programs of several workers are loaded
+// replacePrograms moves programs to the workers that now have their devices. Programs of several workers are loaded
 // again on all of them, since each may know where the others are.
 func (st *State) replacePrograms(s *session, changed set) {
 	for _, c := range s.compiling {

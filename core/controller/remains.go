@@ -10,12 +10,12 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// What workers have of a session when the controller starts again, and nothing else knows: the memory of arrays that
-// were freed while gangs under way use them, and, of a session that has ended meanwhile, the gangs themselves. These
-// gangs end by themselves, and their worker reports them; until then the memory counts, as memory that leaves.
+// When the controller starts again, only workers know of some memory: of arrays that were freed while gangs under way
+// use them, and, if a session has ended meanwhile, of its gangs. These gangs end by themselves, and their workers
+// report that. Until then the memory counts, as memory that will be freed.
 //
-// It has an owner of its own in the ledger, one for each session of each worker, so that it leaves with these gangs,
-// whatever becomes of the session. That owner is in no tenant's quota.
+// It has an owner of its own in the ledger, one for each session of each worker, so that it is freed with these gangs,
+// whatever becomes of the session. That owner counts in no tenant's quota.
 
 // remains are the arrays of a session that a worker still has.
 type remains struct {
@@ -24,7 +24,7 @@ type remains struct {
 	at    []ledger.Placement
 }
 
-// remains counts what leaves a worker with the gangs that are under way there.
+// remains counts the memory that will be freed with the gangs under way on a worker.
 func (r *rebuilding) remains(w *worker) {
 	of := map[uint32][]*wire.Holding{}
 	for _, m := range r.of[w.to[0]] {
@@ -90,7 +90,7 @@ func (st *State) endsThere(w *worker, gang uint64) {
 	})
 }
 
-// letRemains takes all that remains on a worker out of the ledger: it has gone.
+// letRemains removes all that remains on a worker, which has gone, from the ledger.
 func (st *State) letRemains(w *worker) {
 	for _, r := range w.remains {
 		st.forgetRemains(r)

@@ -42,7 +42,7 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 	return nil
 }
 
-// reload has the file of tenants read again for an operator, who is answered when that is done.
+// reload requests that the file of tenants be read again for an operator, who is answered when that is done.
 func (st *State) reload(c *conn) error {
 	switch {
 	case c.viewer.IsTenant:
@@ -73,11 +73,11 @@ func (st *State) Answer(ask *wire.Ask) *wire.Report {
 // Report says who is in the cluster, and what they have.
 func (st *State) Report() *wire.Report { return st.Answer(new(wire.Ask)) }
 
-// Answer is a report in the making. A State's owner calls Begin, and Look until it returns false, in turn with Step;
-// each of them takes a bounded time. Report, which takes time in proportion to devices, sessions and programs, may be
-// called beside Step: what was looked at and is not a copy does not change.
+// Answer is a report under construction. A State's owner calls Begin, and then Look until it returns false, serialized
+// with Step; each call takes a bounded time. Report, which takes time in proportion to devices, sessions and programs,
+// may be called in parallel with Step: everything that it reads is a copy or does not change.
 //
-// So a report is not of one moment. Each of its sessions, workers and programs is.
+// So a report does not show one moment; each of its sessions, workers and programs does.
 type Answer struct {
 	st       *State
 	now      int64
@@ -87,7 +87,7 @@ type Answer struct {
 	sessions []*session
 	programs []*compiled
 	requests []*placement.Request // for slices
-	// What was looked at. Each Look has lists of its own, since long ones take long to grow.
+	// What was collected. Each Look has lists of its own, since long ones take long to grow.
 	facts facts
 	past  []facts
 }
@@ -98,10 +98,10 @@ type facts struct {
 	programs []programFacts
 }
 
-// glance is how much one Look looks at, in things that take some tens of nanoseconds.
+// glance bounds one Look, in units that take some tens of nanoseconds.
 const glance = 2 << 10
 
-// How much there is to look at in one of each.
+// How many of these units one of each takes.
 const (
 	workerGlance  = 4
 	requestGlance = 8
@@ -319,7 +319,7 @@ func (a *Answer) Report() *wire.Report {
 // maxPrograms bounds the programs of a report.
 const maxPrograms = 64
 
-// busiest returns the programs that have taken most device time, the most first, and has the report count the others.
+// busiest returns the programs that have taken most device time, in descending order. The report counts the others.
 func (a *Answer) busiest() (out []*wire.Report_Program) {
 	ran := slices.DeleteFunc(a.facts.programs, func(f programFacts) bool { return f.runs == 0 })
 	slices.SortFunc(ran, func(x, y programFacts) int {
@@ -375,8 +375,8 @@ func (f *workerFacts) said() *wire.Heartbeat {
 	return last
 }
 
-// For returns a report as a viewer is told it: a tenant without the lines of others' code, where something runs, waits
-// or failed. It shares the rest with the report, which does not change.
+// For returns a report as a viewer may see it: for a tenant, without the lines of others' code where something runs,
+// waits or failed. It shares the rest with the report, which does not change.
 func For(to wire.Viewer, r *wire.Report) *wire.Report {
 	if !to.IsTenant {
 		return r
@@ -387,8 +387,8 @@ func For(to wire.Viewer, r *wire.Report) *wire.Report {
 	}
 	r = shallow(r)
 	r.Events = copies(r.Events, func(e *wire.Report_Event) {
-		// A worker that restarts names the computation that did not end, a file of tenants that cannot be used the
-		// files of their tokens.
+		// The reason for a worker's restart names the computation that did not end, and an error in the file of tenants names
+		// the files of their tokens.
 		if e.Session != 0 && !to.Is(e.Tenant) || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
 			e.Reason, e.Line = "", ""
 		}
@@ -431,7 +431,7 @@ func hideLines(w *wire.Report_Worker, own map[uint32]bool) {
 	})
 }
 
-// shallow returns a message with the same fields, which it shares with the other.
+// shallow returns a copy of a message, which shares the values of its fields.
 func shallow[M proto.Message](m M) M {
 	to := m.ProtoReflect().New()
 	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -441,7 +441,7 @@ func shallow[M proto.Message](m M) M {
 	return to.Interface().(M)
 }
 
-// copies returns messages like those of a list, with what is changed in them.
+// copies returns copies of messages, each changed by change.
 func copies[M proto.Message](all []M, change func(M)) []M {
 	out := make([]M, len(all))
 	for i, m := range all {

@@ -51,7 +51,7 @@ func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 	st.deliver(to, kind, st.buffer[from:])
 }
 
-// sendKept is send of a message that must not be known before what it is about is on disk.
+// sendKept is send for a message that must not be sent before its subject is on disk.
 func (st *State) sendKept(to []uint64, kind wire.Kind, m proto.Message) {
 	st.send(to, kind, m)
 	if n := len(st.out); n > 0 && len(to) > 0 {
@@ -59,8 +59,8 @@ func (st *State) sendKept(to []uint64, kind wire.Kind, m proto.Message) {
 	}
 }
 
-// room makes room for a payload of so many bytes after those of this Step, which stay in place: moving them would take
-// as long as writing them.
+// room makes room for a payload of so many bytes after those of this Step. It does not move these, which would take as
+// long as writing them.
 func (st *State) room(size int) {
 	if cap(st.buffer)-len(st.buffer) < size {
 		st.buffer = make([]byte, 0, max(size, maxScratch))

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// maxGiven is to how many workers one sends an artifact at one time.
+// maxGiven is to how many workers one worker sends an artifact at a time.
 const maxGiven = 4
 
-// senders are the workers that have an artifact, and those that they send it to. The zero senders are none. All that
-// happens often takes a time that does not grow with workers, but for a copy of some pointers.
+// senders are the workers that have an artifact, and those that they send it to. The zero value has none. Frequent
+// operations take a time that does not grow with workers, except to copy some pointers.
 type senders struct {
 	holders []*worker // that have it, in the order in which they said so
 	held    map[*worker]bool
@@ -35,7 +35,7 @@ func (s *senders) remove(w *worker) {
 	s.holders = slices.DeleteFunc(s.holders, func(h *worker) bool { return h == w })
 }
 
-// list has a holder be picked, as far as it has time.
+// list makes a holder available to pick, unless it sends to the maximum already.
 func (s *senders) list(w *worker) {
 	if n := s.sends[w]; n < maxGiven && s.held[w] {
 		s.free[n] = append(s.free[n], w)
@@ -49,7 +49,7 @@ func (s *senders) unlist(w *worker) {
 	}
 }
 
-// pick returns the holder, another than to, that sends to the fewest, nil if none has time.
+// pick returns the holder, other than to, that sends to the fewest workers; nil if all send to the maximum.
 func (s *senders) pick(to *worker) *worker {
 	for _, free := range s.free {
 		for _, h := range free {
@@ -69,7 +69,7 @@ func (s *senders) begin(from, to *worker) {
 	s.from[to] = from
 }
 
-// ended records that nothing is on its way to a worker any more.
+// ended records that no artifact is on its way to a worker any more.
 func (s *senders) ended(to *worker) {
 	from := s.from[to]
 	if from == nil {
@@ -83,7 +83,7 @@ func (s *senders) ended(to *worker) {
 	s.list(from)
 }
 
-// lost takes out what is on its way to and from a worker that is lost, not the worker itself.
+// lost removes what is on its way to and from a lost worker, but not the worker itself.
 func (s *senders) lost(w *worker) {
 	s.ended(w)
 	if s.sends[w] == 0 {

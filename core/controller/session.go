@@ -92,7 +92,7 @@ type session struct {
 	dirty  bool // in State.dirty
 }
 
-// owner says for people whose the session is.
+// owner describes the session's owner for people.
 func (s *session) owner() string { return wire.Owner(s.id, s.name, s.user, s.host) }
 
 // object is one logical array: a shard on each device of its place.
@@ -112,8 +112,7 @@ type object struct {
 	in      []membership // objects that were assembled of it
 }
 
-// place is a list of virtual devices with what a gang on them needs at hand. There
-// is one of it in a session.
+// place is a list of virtual devices, with what a gang on them needs. A session has one place for each such list.
 type place struct {
 	s       *session
 	in      *binding
@@ -199,7 +198,7 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 	return s, complete, m, nil
 }
 
-// surveyJoin returns work on the devices that a client wants which needs nothing that changes: to choose some of tens
+// surveyJoin returns work on choosing a client's devices that reads only what does not change: to choose some of tens
 // of thousands takes a millisecond.
 func (st *State) surveyJoin(ev *Event) (work func()) {
 	h, ok := ev.Message.(*wire.Hello)
@@ -257,10 +256,10 @@ func (s *session) to() []uint64 {
 	return s.address[:]
 }
 
-// errLeft is why there is nothing any more of a client that has said goodbye.
+// errLeft is why a session has ended whose client has said goodbye.
 var errLeft = status.New(status.Cancelled, "it said goodbye")
 
-// drop ends a session: all it had goes everywhere.
+// drop ends a session: everything that it had is freed, on all workers.
 func (st *State) drop(s *session, why error) {
 	if st.sessions[s.id] != s {
 		return
@@ -329,7 +328,7 @@ func (st *State) connsHere() (to []uint64) {
 	return to
 }
 
-// connsOf returns the connections of these workers, without those that are gone.
+// connsOf returns the connections of these workers, except those that are gone.
 func (st *State) connsOf(workers set) []uint64 {
 	var to []uint64
 	workers.each(func(slot int) {
@@ -356,7 +355,7 @@ func (st *State) tell(s *session, workers set) {
 	st.tellDevices(s, fresh)
 }
 
-// tellDevices tells workers of a session: each which of its devices are the worker's own. Moves and programs say which
+// tellDevices tells each of these workers which of the session's devices are its own. Moves and programs say which
 // other workers it exchanges bytes with.
 func (st *State) tellDevices(s *session, workers set) {
 	type row struct {
@@ -440,7 +439,7 @@ func appendRows(key []byte, rows []uint32) []byte {
 	return key
 }
 
-// keepPlace makes a place one of the session's, under its key.
+// keepPlace adds a place to the session's, under its key.
 func (st *State) keepPlace(s *session, p *place, key string) (err error) {
 	if p.memory, err = st.ledger.PlaceSorted(ledger.Owner(s.id), p.sorted); err != nil {
 		return err
@@ -461,8 +460,8 @@ func (st *State) keepPlace(s *session, p *place, key string) (err error) {
 	return nil
 }
 
-// alive returns why a place cannot be used: a worker of it has gone, or another session has a device for itself, or is
-// about to.
+// alive returns why a place cannot be used: one of its workers has gone, or another session has a device for itself, or
+// is about to. It returns nil if the place can be used.
 func (st *State) alive(p *place) error {
 	if p.checked == st.reach {
 		return p.err
@@ -499,7 +498,7 @@ func (st *State) markDirty(s *session) {
 	}
 }
 
-// fromClient takes a message of a session. An error ends the session.
+// fromClient handles a message of a session. An error ends the session.
 func (st *State) fromClient(s *session, ev *Event) error {
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:

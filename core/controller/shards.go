@@ -10,8 +10,8 @@ import (
 
 // Operations on single shards of objects. No bytes move.
 
-// freeRows releases shards of objects that stay. Each worker is sent its own. The client cannot name such a shard
-// any more; if it does so all the same, the worker says that it is not there.
+// freeRows releases single shards of objects that stay. Each worker is sent its own. The client must not name such a
+// shard any more; if it does, the worker reports that the shard is not there.
 func (st *State) freeRows(s *session, all []*wire.Rows) {
 	by := map[int][]*wire.Rows{} // by slot
 	for _, rows := range all {
@@ -51,8 +51,8 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 	}
 }
 
-// orphanOf returns the slot of a device's worker if it may have what the controller does not know of, see endOrphans;
-// else -1.
+// orphanOf returns the slot of a device's worker if that may have arrays which the controller does not know of
+// (endOrphans), otherwise -1.
 func (s *session) orphanOf(d uint32) int {
 	if len(s.orphans) == 0 || int(d) >= s.len() {
 		return -1
@@ -63,7 +63,7 @@ func (s *session) orphanOf(d uint32) int {
 	return -1
 }
 
-// retireRows takes shards out of the ledger: the object is charged again for those that it has left.
+// retireRows removes shards from the ledger: the object is charged again for those that it still has.
 func (st *State) retireRows(s *session, o *object, rows []uint32) {
 	if o.charge == 0 {
 		return

@@ -37,7 +37,7 @@ func (st *State) slice(s *session, m *wire.SliceRequest) {
 	st.serve = true
 }
 
-// requestFor returns a session's request as of now.
+// requestFor returns a session's request, made now.
 func (st *State) requestFor(s *session, m *wire.SliceRequest) *placement.Request {
 	owner, class := s.owns()
 	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.newest().view, Owner: owner, Class: class,
@@ -50,8 +50,8 @@ func (st *State) requestFor(s *session, m *wire.SliceRequest) *placement.Request
 	return r
 }
 
-// owns returns whose exclusive devices count for the turns of a session's requests, and their class: a tenant's if it
-// has one, otherwise a user's, who may have several sessions.
+// owns returns the owner whose exclusive devices count for the turns of a session's requests, and its class. The owner
+// is the session's tenant if it has one, otherwise its user, who may have several sessions.
 func (s *session) owns() (owner string, class int) {
 	switch {
 	case s.tenant.terms.Name != "":
@@ -87,21 +87,21 @@ func (st *State) tellSlice(s *session, number uint64, granted *placement.Slice, 
 	st.sendKept(s.to(), wire.KindSliceAnswer, answer)
 }
 
-// What looks for slices take, in nanoseconds: measured by BenchmarkSteps.
+// The time that searches for slices take, in nanoseconds: measured by BenchmarkSteps.
 const (
 	weightOfSearch = 15  // a device of the cluster, for a step of a request's search
 	weightOfPlace  = 100 // of a request in the queue whose client may have to be told
 	weightOfHolder = 3   // a session, for each 64 devices, of a request that lacks some
 )
 
-// serves reports whether requests for slices may go on, or their clients have to be told of their places.
+// serves reports whether a request for a slice may be granted, or clients have to be told of their places.
 func (st *State) serves() bool {
 	// While processes come back, it is not known which devices are in use.
 	return st.comeback == nil && (st.serve || st.looking || st.untold > 0)
 }
 
-// isSliceDue reports whether something may let a request for a slice go on of which no event tells: time has passed, or
-// other sessions occupy other devices.
+// isSliceDue reports whether a request for a slice may be granted without an event: time has passed, or sessions occupy
+// other devices.
 func (st *State) isSliceDue() bool {
 	switch {
 	case len(st.asked) == 0:
@@ -113,8 +113,8 @@ func (st *State) isSliceDue() bool {
 	return st.lookedAt != st.occupancy.found
 }
 
-// serveSlices grants slices whose turn has come, and tells the clients of others of their places in the queue. It does
-// so for about the time that Weigh says, at least a step of a search, and serves reports whether more is left.
+// serveSlices grants slices whose turn has come, and tells the clients of others their places in the queue. It does so
+// for about the time that Weigh says, but at least for one step of a search; serves reports whether more is left.
 func (st *State) serveSlices() {
 	if len(st.asked) == 0 {
 		st.serve, st.looking, st.untold, st.until = false, false, 0, 0
@@ -170,7 +170,7 @@ func (st *State) lookForSlices() {
 	st.untold = len(st.layout.Requests())
 }
 
-// tellPlaces tells clients the places of their requests in the queue, and which sessions have the devices that they
+// tellPlaces tells clients the places of their requests in the queue, and which sessions have the devices that these
 // lack.
 func (st *State) tellPlaces() {
 	all := st.layout.Requests()
@@ -203,7 +203,7 @@ func (st *State) tellPlaces() {
 	}
 }
 
-// findHolders finds the sessions that have what a request waits for, and returns for people which these are.
+// findHolders finds the sessions that have what a request waits for, and returns a text that names them.
 func (st *State) findHolders(r *placement.Request) (text string) {
 	w := st.asked[r]
 	if w.quota = 0; r.IsBeyondQuota() {
@@ -227,7 +227,7 @@ func (st *State) sliceWait(r *placement.Request) *wire.Report_SliceWait {
 	return report
 }
 
-// outOfTime is the error of a request whose wait has ended, or that wants more than its tenant may have.
+// outOfTime is the error of a request whose wait is over, or that wants more than its tenant may have.
 func (st *State) outOfTime(r *placement.Request) error {
 	if r.Quota > 0 && r.Want.Devices > r.Quota {
 		return status.New(status.ResourceExhausted, "tenant %s may have %s in slices, and this one needs %d: ask for fewer, "+
@@ -258,7 +258,7 @@ func (st *State) changed(granted *placement.Slice) {
 	st.serve = true
 }
 
-// releaseSlices ends the grants of slices that a session does not need any more, and cancels requests.
+// releaseSlices releases slices that a session no longer needs, and cancels requests.
 func (st *State) releaseSlices(s *session, numbers []uint64) {
 	changed := false
 	for _, number := range numbers {
@@ -283,8 +283,9 @@ func (st *State) released() {
 	st.serve = true
 }
 
-// excluded returns why a session may not use a place of which another session has a device for itself, or is about to:
-// a request for an exclusive slice keeps free devices from sessions that have begun since.
+// excluded returns why a session may not use a place: another session has one of its devices for itself, or is about
+// to. A request for an exclusive slice keeps free devices from sessions that have begun since. It returns nil if the
+// session may use the place.
 func (st *State) excluded(p *place) error {
 	name := func(i int) (row int, device string) {
 		at := slices.IndexFunc(p.rows, func(d uint32) bool { return p.in.number(d) == p.numbers[i] })

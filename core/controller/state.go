@@ -1,31 +1,27 @@
-// Package controller is the middle of a cluster: it keeps the sessions of
-// clients, their programs and which objects they have, places every run in the
-// order of its island, and tells the workers. It never sees the bytes of an
+// Package controller decides for a cluster: it keeps the sessions of clients, their programs and the objects that they
+// have, gives each run its place in the order of its island, and tells the workers. It never sees the bytes of an
 // array.
 //
-// State is all of it that decides: a machine that takes one event after the
-// other and appends the actions that follow. It has no goroutine, lock, clock or
-// socket; time comes in events, and the same events give the same actions, so a
-// log of events is the controller. core/controller/server is the shell around it,
-// with connections and a clock.
+// State is a state machine: it takes one event after the other, and appends the actions that follow. It has no
+// goroutine, lock, clock or socket. Time comes with events, and the same events give the same actions, so a log of
+// events reproduces a controller. core/controller/server is the shell around it, with connections and a clock.
 //
 // # What it guarantees
 //
-// An operation of a session ends once, with success or an error, whatever clients
-// and workers do. A session's operations are dispatched in its order; all
-// workers get the operations of an island's runs in one order, by rising gang
-// numbers. A session cannot name what belongs to another: numbers of objects and
-// programs are its own. When it ends, all it had goes everywhere, its slices too. Everything that
-// a peer can make grow has a bound, and only the peer that exceeds it is dropped.
+// Each operation of a session ends exactly once, with success or an error, whatever clients and workers do. Operations
+// of a session that share a device are dispatched in the session's order, and all workers get an island's runs in one
+// order, by rising gang numbers. A session cannot name what belongs to another: numbers of objects and programs are its
+// own. When it ends, everything that it had is freed, on all workers, its slices included. Everything that a peer can
+// make grow has a bound, and only the peer that exceeds it is dropped.
 //
 // # Costs
 //
-// A run costs one message a worker of its gang, encoded once, and nothing for a
-// shard: sets of devices are made once a program.
+// A run costs one message to each worker of its gang, encoded once, and nothing per shard: sets of devices are made
+// once per program.
 //
 // # Concurrency
 //
-// The caller serializes calls of State, but for those that say so.
+// The caller serializes calls of State, except of methods that say otherwise.
 package controller
 
 import (
@@ -45,7 +41,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Limits bound what a cluster holds. Zero fields take the defaults.
+// Limits are the bounds of a cluster. Zero fields take the defaults.
 type Limits struct {
 	Sessions int   // at one time; 256
 	Workers  int   // 16 Ki
@@ -58,8 +54,8 @@ type Limits struct {
 	Compiles int   // of a session, at one time; 64
 	Program  int   // bytes of a program's text; 2 GiB, as many as XLA reads
 	Store    int64 // bytes of compiled programs, here and in workers, kept when no session has them; 1 GiB
-	// Forgotten bounds, as Store does, what is kept beyond it for a next start of the controller: what programs were
-	// compiled to that their sessions have forgotten, and whose runs may be sent again; 1 GiB
+	// Forgotten is a further bound, like Store, for compiled programs that their sessions have forgotten, but whose runs
+	// may be sent again to the next start of the controller; 1 GiB
 	Forgotten int64
 }
 
@@ -88,17 +84,17 @@ type Config struct {
 	Silence    int64  // nanoseconds after which a worker that says nothing is lost, a few heartbeats; 0 is never
 	Sequential bool   // a session's operations come one after the other: for comparison with parallel dispatch
 	FirstCome  bool   // runs come first come, first served, instead of by their sessions' shares of device time
-	// StuckAfter is the nanoseconds for which a gang may stand still before it is aborted; 0: for as long as it does.
+	// StuckAfter is the nanoseconds for which a gang may stand still before it is aborted; 0 means no limit.
 	StuckAfter int64
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
 	Unix       int64 // nanoseconds since 1970 at time 0 of the events, for people; 0 is not known
-	// Tenants are those that the file of tenants names; nil: there is none, and each session is a tenant of its own.
+	// Tenants has the tenants in the file of tenants; nil: there is no file, and each session is a tenant of its own.
 	Tenants *tenant.Table
 	Limits  Limits
-	// KeepTraces is set where there is a web page, which shows traces that clients have recorded.
+	// KeepTraces is set if there is a web page, which shows traces that clients have recorded.
 	KeepTraces bool
 	Keeps      bool   // facts are kept on disk: see facts.go
-	Starts     uint64 // this start of the controller is the so manieth that knows of those before; 0 is 1
+	Starts     uint64 // which start of the controller this is, since its facts were first kept; 0 is 1
 }
 
 // EventKind says what happened.
@@ -167,8 +163,8 @@ type Action struct {
 	To      []uint64
 	Payload []byte
 	Late    *Late // of Send: in place of Payload
-	// Of Welcome: fills in the devices, which takes time in proportion to them; nil if there are none. It may be called
-	// beside Step, once, before the message is sent.
+	// Of Welcome: fills in the devices, which takes time in proportion to them; nil if there are none. It may be called in
+	// parallel with Step, once, before the message is sent.
 	Complete func()
 	Message  *wire.Welcome
 	Event    *wire.Report_Event
@@ -176,18 +172,18 @@ type Action struct {
 	Table    string
 	Key      string
 	Fact     proto.Message
-	// Of Send: it leaves once all is on disk that was kept before. Such messages leave in their order.
+	// Of Send: the message is sent once all facts kept before are on disk. Such messages are sent in their order.
 	AfterKept bool
 }
 
-// State is a controller's memory. The zero State is not ready; use New.
+// State is the state of a controller. The zero value is not usable; use New.
 type State struct {
 	config Config
 	limits Limits
 	now    int64
 	begun  int64
 	ticked int64 // the last Tick
-	// resumed is when Ticks last came again after a time without: what workers said before that is old.
+	// resumed is when Ticks last came again after a pause: what workers said before that is out of date.
 	resumed int64
 	muted   muted
 	traces  keptTraces
@@ -319,7 +315,7 @@ func New(c Config) *State {
 // maxScratch bounds the memory that is kept for the next Step, in bytes: far more than usual ones need.
 const maxScratch = 1 << 20
 
-// Step takes one event and appends what is to be done, in order.
+// Step handles one event and appends the actions to carry out, in order.
 func (st *State) Step(ev *Event, out []Action) []Action {
 	st.now = max(st.now, ev.Now)
 	if st.begun == 0 {
@@ -355,7 +351,7 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	}
 	st.failLost()
 	st.letLeftovers()
-	// Offers and searches take time in proportion to the cluster. So may the event, with which they are not in one Step.
+	// Offers and searches take time in proportion to the cluster, and so may the event. So they are done in another Step.
 	alone := st.weight == 0 || ev.Kind == Continue
 	if alone {
 		st.makeOffers()
@@ -378,7 +374,7 @@ func (ev *Event) changesWho() bool {
 	return ev.Kind == Lost || ev.Kind == Message && (ev.Wire == wire.KindRejoin || ev.Wire == wire.KindRebind)
 }
 
-// settle lets sessions go on whose turn has come, and then schedules that wait to hear what these ask for.
+// settle continues with sessions whose turn has come, and then with schedules that wait for what these submit.
 func (st *State) settle() {
 	for again := true; again; again = len(st.ready) > 0 && !st.isTired() || st.resume() {
 		looked := 0
@@ -397,24 +393,23 @@ func (st *State) settle() {
 	st.shut()
 }
 
-// More reports whether there is more that could be done at once, and that a Step with Continue does: other events may
-// come in between.
+// More reports whether more work can be done now, by a Step with Continue. Other events may come in between.
 func (st *State) More() bool {
 	return len(st.ready) > 0 || len(st.offering) > 0 || st.isEnding() || st.looks() || st.serves()
 }
 
-// isEnding reports whether the end of a session, or the loss of a worker, is not done yet.
+// isEnding reports whether the end of a session, or the loss of a worker, is still being handled.
 func (st *State) isEnding() bool { return len(st.leftovers) > 0 || len(st.losing) > 0 }
 
-// StepWeight is for Weigh, in nanoseconds: a third of the time that others may have to wait.
+// StepWeight is the argument for Weigh, in nanoseconds: a third of the time that others may have to wait.
 const StepWeight = 300e3
 
-// Weigh bounds how long a Step performs operations and nodes of plays, looks at held gangs, makes offers, goes on with
-// the losses of workers, and drops the programs of sessions that have ended: for about so many nanoseconds each, as the
-// constants below estimate. More tells whether something is left. Without it, a Step performs all.
+// Weigh bounds how long a Step performs operations and nodes of plays, checks held gangs, makes offers, handles the
+// losses of workers, and drops the programs of sessions that have ended: for about so many nanoseconds each, as the
+// constants below estimate. More reports whether something is left. Without Weigh, a Step does everything.
 func (st *State) Weigh(most int64) { st.weight = most }
 
-// What Steps take, in nanoseconds, by what is performed: measured by BenchmarkSteps.
+// The time that Steps take, in nanoseconds, by what is performed: measured by BenchmarkSteps.
 const (
 	weightOfOne    = 700
 	weightOfWorker = 4
@@ -497,7 +492,7 @@ func (st *State) message(c *conn, ev *Event) {
 	}
 }
 
-// expel drops a peer that does not keep to the protocol, after telling it why.
+// expel drops a peer that violates the protocol, after telling it why.
 func (st *State) expel(c *conn, err error) {
 	who, what := "a connection", about{kind: wire.EventDropped}
 	if c.s != nil {
@@ -550,7 +545,7 @@ func (st *State) tick() {
 	st.serve = st.serve || st.isSliceDue()
 }
 
-// listen loses workers that hang: their connections live, and nothing comes.
+// listen drops workers that hang: their connections are open, but nothing comes.
 func (st *State) listen() {
 	silence, last := st.config.Silence, st.ticked
 	st.ticked = st.now
@@ -558,7 +553,7 @@ func (st *State) listen() {
 	if stuck := st.config.StuckAfter; stuck > 0 && (patience <= 0 || stuck < patience) {
 		patience = stuck
 	}
-	// If the controller itself did not run, workers may have spoken all the time.
+	// If the controller itself did not run, workers may have sent heartbeats all the time.
 	paused := patience > 0 && st.now-last > patience/2
 	if paused {
 		st.resumed = st.now

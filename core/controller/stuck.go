@@ -14,30 +14,31 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A computation whose devices wait for each other in vain never ends by itself: a worker was stopped in the middle of
-// a collective, or devices took different ways through a program and stand in collectives that do not meet. Such a gang
-// is aborted on all its workers once it has stood still for Config.StuckAfter.
+// A deadlocked computation never ends by itself: a worker was stopped in the middle of a collective, or devices took
+// different paths through a program and wait in collectives that do not match. Such a gang is aborted on all its
+// workers once it has stood still for Config.StuckAfter.
 //
-// A gang stands still while each of its parts that is under way does, by what its worker has reported last:
+// A gang stands still while each of its parts under way does, according to the last report of the part's worker. A part
+// stands still if it is
 //
 //	in a collective     for which no byte has come
 //	not begun           because of earlier gangs on its devices, which all stand still
-//	on a silent worker  one that was not heard of for some heartbeats
+//	on a silent worker  one that has sent nothing for some heartbeats
 //
-// Anything else goes on, above all a device that computes, a function of a client, a program that is being loaded, and
-// a part of which nothing is known. So a long computation is left alone, however long it takes, and so are those that
-// wait for it.
+// Everything else counts as progress: a device that computes, a function of a client, a program that is being loaded,
+// and a part of which nothing is known. So a long computation is never aborted, nor are those that wait for it.
 //
-// Of gangs that stand still only those are aborted that have a reason of their own: those that wait behind none, and
-// those with a part on a worker that was silent for so long and another part elsewhere. The others may go on when these
-// have gone. A gang is only ever behind gangs with lower numbers, so if some stand still, one has such a reason.
+// Of the gangs that stand still, only those with a cause of their own are aborted: those that wait behind no other
+// gang, and those with one part on a worker that was silent for Config.StuckAfter and another part elsewhere. The
+// others may proceed when these are gone. A gang waits only behind gangs with lower numbers, so if some stand still, at
+// least one has such a cause.
 //
-// A transfer computes nothing, so it stands still where it has a part on a worker that was silent for so long, and
-// another part elsewhere.
+// A transfer computes nothing, so it stands still if it has a part on a worker that was silent for so long, and another
+// part elsewhere.
 //
-// The decision is made at a Tick from the reports alone. While a worker is silent for so long, the gangs with parts
-// there and elsewhere are kept, so that a Tick looks at no others but those that are held; runs pay nothing for it as
-// long as none is.
+// The decision is made at a Tick, from the reports alone. Only while a worker is silent for so long, the gangs with
+// parts there and elsewhere are recorded, so that a Tick examines only these and the held ones. Otherwise runs pay
+// nothing for this.
 
 // muted are the gangs that wait for workers that were silent for Config.StuckAfter.
 type muted struct {
@@ -53,7 +54,7 @@ func (m *muted) enters(g *gang) {
 	}
 }
 
-// update finds out which workers are silent, and what waits for them.
+// update determines which workers are silent, and which gangs wait for them.
 func (m *muted) update(st *State) {
 	var now set
 	m.any = false
@@ -123,8 +124,8 @@ func (st *State) endStuck() {
 	}
 }
 
-// endDependents fails the runs that wait for their places on workers that were silent for so long, and read what has
-// failed: their turn does not come before the worker is back.
+// endDependents fails runs that wait for their places on workers that were silent for StuckAfter and read failed
+// objects: their turn would not come before the worker is back.
 func (st *State) endDependents() {
 	for _, is := range st.islands {
 		var waits []uint64 // tickets
@@ -144,8 +145,9 @@ func (st *State) endDependents() {
 	}
 }
 
-// candidates returns the gangs that devices stand at, and those with parts on workers that were silent for StuckAfter
-// and elsewhere, by rising number. Others have not stood still for so long, as far as is known.
+// candidates returns, by rising number, the gangs that devices were in by their workers' last reports, and those with
+// parts both on workers that were silent for StuckAfter and elsewhere. As far as is known, no other gang has stood
+// still for so long.
 func (l *stillness) candidates() []uint64 {
 	found := map[uint64]bool{}
 	for _, w := range l.st.workers {
@@ -163,8 +165,8 @@ func (l *stillness) candidates() []uint64 {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// cut reports whether a gang has parts both on a worker that was silent for StuckAfter and elsewhere. A gang that is
-// all on one worker waits for no other: it may compute, as far as is known.
+// cut reports whether a gang has parts both on a worker that was silent for StuckAfter and elsewhere. A gang on one
+// worker alone waits for no other worker, and may be computing.
 func (l *stillness) cut(g *gang) bool {
 	gone, there := 0, 0
 	g.waits.each(func(slot int) {
@@ -200,8 +202,8 @@ func (l *stillness) at(number uint64) standstill {
 	return s
 }
 
-// part adds what a worker's part of a gang does. It reports whether the part is known to wait for something, so that
-// silent workers alone make no standstill.
+// part adds the state of a worker's part of a gang. It reports whether the part is known to wait for something, since
+// silent workers alone do not make a gang stand still.
 func (l *stillness) part(g *gang, w *worker, s *standstill) (waits bool) {
 	if w == nil || w.gone != nil {
 		s.is = false

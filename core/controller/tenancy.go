@@ -12,29 +12,29 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// tenancy is what is known of a tenant that is in the file of tenants, or has sessions. Without such a file each
-// session has one of its own.
+// tenancy is a tenant that is in the file of tenants, or still has sessions. Without such a file each session has one
+// of its own.
 type tenancy struct {
 	terms    tenant.Tenant
 	removed  bool         // it is no longer in the file
 	sessions []*session   // by number
 	memory   ledger.Group // what they have; of no use without a file
-	// What their operations under way take of workers' machines, by slot, as far as there was a quota of it.
+	// The memory that their operations under way take on workers' machines, by slot; counted only if there was a quota.
 	hosts  map[int]map[*session]int64
 	share  *schedule.Tenant // nil: as the schedule takes a session without a tenant
 	spent  uint64           // device time of gangs that have ended, in nanoseconds
 	recent lately           // the same, of the last seconds
 }
 
-// owner is whose slices those of its sessions are, for core/placement.
+// owner is the owner of its sessions' slices, for core/placement.
 func (t *tenancy) owner() string { return "tenant " + t.terms.Name }
 
 // errNoTable is the answer to an operator who asks to read a file of tenants when there is none.
 var errNoTable = status.New(status.FailedPrecondition,
 	"the controller has no file of tenants; start it with --tenants FILE (pathways controller, pathways up)")
 
-// setTable takes what the file of tenants says now. It answers an operator who asked for that; asked is 0 if a signal
-// did. A file that cannot be used changes nothing.
+// setTable handles the new contents of the file of tenants. It answers the operator who asked for that; asked is 0 if a
+// signal did. An invalid file changes nothing.
 func (st *State) setTable(table *tenant.Table, err error, asked uint64) {
 	if err != nil {
 		st.warn(about{kind: wire.EventTenants}, "the file of tenants cannot be used; what it said before holds", err)
@@ -53,8 +53,8 @@ func (st *State) setTable(table *tenant.Table, err error, asked uint64) {
 	}
 }
 
-// apply takes the tenants of a table. Sessions stay with their tenants, on the new terms; those of tenants that are no
-// longer named keep the old ones.
+// apply applies a table of tenants. Sessions stay with their tenants, on the new terms; those of tenants that are no
+// longer named keep the old terms.
 func (st *State) apply(table *tenant.Table) {
 	st.table = table
 	for name, t := range st.tenants {
@@ -88,7 +88,7 @@ func (st *State) apply(table *tenant.Table) {
 
 // tenantOf returns the tenant of a session by the name that its credential has.
 //
-// Errors: PERMISSION_DENIED for a credential that is of no tenant.
+// Errors: PERMISSION_DENIED for a credential of no tenant.
 func (st *State) tenantOf(name string) (*tenancy, error) {
 	if st.table == nil {
 		return new(tenancy), nil
@@ -134,8 +134,8 @@ func (st *State) spend(s *session, time uint64) {
 	s.tenant.recent.add(st.now, time)
 }
 
-// recentSeconds is the time for which the views tell what tenants got: long enough that a few long computations do not
-// decide it, and short enough that a person sees a change.
+// recentSeconds is the time over which the views show what tenants got: long enough that a few long computations do not
+// dominate it, and short enough that a person sees a change.
 const recentSeconds = 10
 
 // lately sums the device time of the last seconds.
@@ -163,7 +163,7 @@ func (r *lately) sum(now int64) (sum uint64) {
 	return sum
 }
 
-// tenantReports tells what tenants may have, and how much device time they had.
+// tenantReports returns what tenants may have, and how much device time they had.
 func (st *State) tenantReports() (all []*wire.Report_Tenant) {
 	names := slices.Sorted(maps.Keys(st.tenants))
 	var present []*schedule.Tenant

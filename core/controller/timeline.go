@@ -8,21 +8,20 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// This file knows what devices did in the last seconds, for those that look at it. Workers know when each computation
-// of theirs began and ended. Those that are looked at tell it with their heartbeats (wire.Watch, wire.Doing); the
-// others tell nothing, so the way of a gang is the same whether its devices are looked at or not. What comes is kept as
-// it is and forgotten soon, and a look asks for few devices. So it costs the controller one message a second of each
-// worker that is looked at, however many gangs there are.
+// This file keeps what devices did in the last seconds, for viewers of the timeline. Workers know when each of their
+// computations began and ended. Those that are watched report it with their heartbeats (wire.Watch, wire.Doing); the
+// others report nothing. So a gang takes the same path whether its devices are watched or not. Reports are kept as they
+// come and forgotten soon, and a viewer asks for few devices. So the controller pays for one message a second from each
+// watched worker, however many gangs there are.
 
 const (
-	lookFor   = 5e9 // ns that workers tell what devices do after a look
-	lookAgain = 1e9 // ns after which a look has it told longer
+	lookFor   = 5e9 // ns for which workers report after a look
+	lookAgain = 1e9 // ns after which another look extends that
 	// Older reports of a worker are forgotten, in ns. It bounds what is kept, too: see keepDoing.
 	keepsDoing = 12e9
 )
 
-// How much of a timeline there is for all devices that one look asks for, in bars a heartbeat, and what each gets of
-// it.
+// The bars per heartbeat: for all devices of one look together, and at least and at most for each of them.
 const (
 	barsOfAll = 32 << 10
 	leastBars = 256
@@ -32,7 +31,7 @@ const (
 // mostLanes bounds the devices of one look.
 const mostLanes = 64
 
-// doing is what a worker reported of its devices' work.
+// doing is a worker's reports of its devices' work.
 type doing struct {
 	all   []*wire.Doing // that came lately, oldest first
 	asked []int64       // until when it tells, by local device; nil: of none
@@ -45,8 +44,8 @@ type Row struct {
 	First, Count int
 }
 
-// Choose returns work that finds the rows of the devices which a look is for, and how many there are to choose from. It
-// may run in parallel with Step: what it reads of a worker does not change.
+// Choose returns work that finds the rows of the devices that a look asks for, and how many there are to choose from.
+// It may run in parallel with Step: what it reads of a worker does not change.
 func (st *State) Choose(look *wire.Look) (work func() (rows []Row, devices int)) {
 	all := st.present
 	return func() (rows []Row, devices int) { return choose(look, slices.Clone(all)) }
@@ -76,7 +75,7 @@ func compareWorkers(x, y *worker) int {
 		cmp.Compare(x.process.Number, y.process.Number))
 }
 
-// look has workers tell what devices do, from now on.
+// look asks workers to report what devices do, from now on.
 func (st *State) look(rows []Row) {
 	lanes := 0
 	for _, r := range rows {
@@ -104,7 +103,7 @@ func (st *State) look(rows []Row) {
 	}
 }
 
-// lookAway forgets what devices did when no browser looks any more.
+// lookAway forgets what devices did once no browser asks any more.
 func (st *State) lookAway() {
 	if st.looked == 0 || st.now < st.looked {
 		return
@@ -121,8 +120,8 @@ func (st *State) lookAway() {
 // the most that the two clocks drift apart in a second.
 const clockSlack = 100e3
 
-// keepDoing keeps a worker's report of its devices' work, and forgets old ones. A worker that tells without being
-// asked, or more often than with its heartbeats, is not listened to.
+// keepDoing keeps a worker's report of its devices' work, and forgets old ones. It ignores reports that were not asked
+// for, or that come more often than heartbeats.
 func (st *State) keepDoing(w *worker, m *wire.Doing) {
 	d := &w.doing
 	for len(d.all) > 0 && (st.now-d.all[0].NowNs-d.all[0].AheadNs > keepsDoing || len(d.all) >= mostDoing) {
@@ -131,7 +130,7 @@ func (st *State) keepDoing(w *worker, m *wire.Doing) {
 	if d.asked == nil || st.looked == 0 {
 		return
 	}
-	// A message that took long seems to come from a clock that is behind. The fastest is nearest.
+	// A message that took long makes the worker's clock seem late, so the fastest message is the most accurate.
 	if ahead := st.now - m.NowNs; len(d.all) == 0 || ahead < d.ahead+clockSlack {
 		d.ahead = ahead
 	} else {
@@ -142,7 +141,8 @@ func (st *State) keepDoing(w *worker, m *wire.Doing) {
 	d.all = append(d.all, m)
 }
 
-// mostDoing bounds what is kept of a worker, in messages: as many as come while they are kept, at ten a second.
+// mostDoing bounds the messages that are kept from a worker: as many as come in the time that they are kept, at ten a
+// second.
 const mostDoing = 120
 
 // Timeline returns what is known of the devices' work after a number.

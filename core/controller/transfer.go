@@ -8,8 +8,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Operations that bring bytes to devices, from one to another, and back. They are dispatched when they are admitted:
-// their order is that of gang numbers, and they take no place in an island's schedule.
+// Operations that bring bytes to devices, move them between devices, and bring them back. They are dispatched when they
+// are admitted: their order is that of gang numbers, and they take no place in an island's schedule.
 
 func shapeOf(a *wire.Array) shape.Shape {
 	return shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
@@ -114,7 +114,7 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		st.connsOf(c.workers), q)
 }
 
-// areThere returns the reason why one of these workers has gone, nil if none has.
+// areThere returns why one of these workers has gone, nil if none has.
 func (st *State) areThere(workers set) (err error) {
 	workers.each(func(slot int) {
 		if w := st.workers[slot]; err == nil && w.gone != nil {
@@ -124,7 +124,7 @@ func (st *State) areThere(workers set) (err error) {
 	return err
 }
 
-// transferable returns why a transfer cannot go on that has waited for its turn.
+// transferable returns why a transfer that has waited for its turn cannot proceed; nil if it can.
 func (st *State) transferable(g *gang, m *wire.Transfer) error {
 	for i := range g.cut.sources {
 		if err := st.movable(g.s, m, &g.cut.sources[i]); err != nil {

@@ -5,16 +5,16 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// What waits for a worker that says nothing waits until it is heard of, or lost: the latter comes in bounded time, by
-// Config.Silence and the lease of its link, and ends all that the worker has a part in. Gangs that stand still on other
-// workers may end earlier, see stuck.go. `pathways why` shows both.
+// Operations that wait for a silent worker wait until it sends something, or is lost. A silent worker is lost after
+// Config.Silence and the lease of its link, and then all operations that it has a part in end. Gangs that stand still
+// on other workers may end earlier, see stuck.go. `pathways why` shows both.
 
-// isSilent reports whether a worker was not heard of for some heartbeats.
+// isSilent reports whether a worker has sent nothing for some heartbeats.
 func (st *State) isSilent(w *worker) bool {
 	return w != nil && w.gone == nil && st.now-w.heard >= chain.Quiet(st.config.Heartbeat/1e6)*1e6
 }
 
-// lostIn returns after how long a worker is lost that is not heard of before; 0 if it is not.
+// lostIn returns after how long a worker is lost if it stays silent; 0 if it is not lost.
 func (st *State) lostIn(w *worker) int64 {
 	c := st.conns[w.to[0]]
 	switch {
@@ -26,8 +26,8 @@ func (st *State) lostIn(w *worker) int64 {
 	return max(1e6, st.config.Silence-(st.now-w.heard)+c.cuts.lease)
 }
 
-// unanswered lists the operations of a session that wait for workers that say nothing. It takes time in proportion to
-// the session's workers and, if there is such a worker, to its operations under way.
+// unanswered lists the operations of a session that wait for silent workers. It takes time in proportion to the
+// session's workers and, if there is such a worker, to the session's operations under way.
 func (st *State) unanswered(s *session) (all []*wire.Report_Unanswered) {
 	var seen set
 	for _, w := range s.at {

@@ -7,15 +7,15 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A program that its session has forgotten stays on disk, with what it was compiled to, while its runs may be sent
-// again: a client sends the next start of the controller each operation whose end it has not heard, and nothing can be
-// run without its program. From time to time the client says of which operations it has heard the end (Settled), and
-// the programs go whose runs these were.
+// A program that its session has forgotten stays on disk, with the result of its compilation, while its runs may be
+// sent again: a client sends each operation whose end it has not heard to the next start of the controller, and a run
+// needs its program. From time to time the client says which operations it has heard the end of (Settled), and then the
+// programs of these runs are removed.
 //
-// So compiled programs may take more than Limits.Store: by what forgotten ones were compiled to, up to
-// Limits.Forgotten. Above that, those go that were forgotten first, of whichever session; a session that has too many
-// of them lets go of its own first ones. If the controller then starts again before the client has heard the end of a
-// run of one of these, that run fails.
+// So compiled programs may take more than Limits.Store: forgotten ones may take up to Limits.Forgotten in addition.
+// Beyond that, those that were forgotten first are removed, of any session; if one session has too many of them, its
+// own first ones are removed. If the controller then starts again before the client has heard the end of a run of one
+// of these, that run fails.
 
 // unkept is a program that is gone and stays on disk. Its runs are operations above after, up to last.
 type unkept struct {
@@ -25,8 +25,8 @@ type unkept struct {
 	of          *compiled
 }
 
-// unkeptPrograms are those of all sessions; each is in its session's list, too. Both begin with what was forgotten
-// first.
+// unkeptPrograms are those of all sessions; each is in its session's list, too. Both lists begin with the program that
+// was forgotten first.
 type unkeptPrograms struct {
 	all   list.List // of *unkept
 	bytes int64     // of what they were compiled to, for each of them
@@ -36,8 +36,8 @@ type unkeptPrograms struct {
 // client may not have confirmed: 2,048 that have ended, and those under way.
 const maxUnkept = 4096
 
-// letKeptProgram removes the fact of a program, and lets what it was compiled to: at once if it never ran or its
-// session has ended, else when the client has heard the end of its runs.
+// letKeptProgram removes the fact of a program, and releases the result of its compilation: at once if it never ran or
+// its session has ended, otherwise when the client has heard the ends of its runs.
 func (st *State) letKeptProgram(p *program) {
 	s := p.place.s
 	u := &unkept{s: s, program: p.id, after: p.after, last: s.last, of: p.of}
@@ -62,7 +62,7 @@ func (st *State) letFirst(s *session) {
 	st.letUnkept(first)
 }
 
-// letUnkept removes what letKeptProgram left of a program. The caller takes it out of its session's list.
+// letUnkept removes what letKeptProgram left of a program. The caller removes it from its session's list.
 func (st *State) letUnkept(e *list.Element) {
 	u := st.unkept.all.Remove(e).(*unkept)
 	st.unkept.bytes -= u.of.bytes
@@ -74,7 +74,7 @@ func (st *State) letFact(u *unkept) {
 	st.let(u.of)
 }
 
-// letSettled removes what letKeptProgram left of programs of whose runs a client has heard the end.
+// letSettled removes what letKeptProgram left of programs whose runs' ends a client has heard.
 func (st *State) letSettled(s *session, m *wire.Settled) {
 	if len(s.unkept) == 0 {
 		return

@@ -8,11 +8,11 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// An elastic session (Hello.elastic) may have more devices than the cluster has. Behind the others are vacancies:
-// workers that have gone before they came. They are like the first worker of the first island of the session's
-// platform: of its island, with as many devices of the same kinds and memories. All that holds for lost workers holds
-// for them: what uses their devices fails, with NOT_FOUND, and a worker that is like them takes their place as soon as
-// it comes (rebind.go).
+// An elastic session (Hello.elastic) may have more devices than the cluster has. Behind the additional ones are
+// vacancies: records of workers that count as gone from the start. They are like the first worker of the first island
+// of the session's platform: in its island, with as many devices of the same kinds and memories. They are treated like
+// lost workers: operations that use their devices fail, with NOT_FOUND, and a worker that is like them takes their
+// place as soon as it joins (rebind.go).
 
 // vacant is the name of a vacancy.
 const vacant = "a worker that has yet to come"
@@ -20,7 +20,7 @@ const vacant = "a worker that has yet to come"
 // maxVacant bounds the devices of a session that have no worker yet, since each takes memory of the controller.
 const maxVacant = 4096
 
-// elasticView returns a view of so many devices, of which those beyond all that the cluster has of a platform are
+// elasticView returns a view of so many devices. Those beyond all devices of the platform that the cluster has are
 // vacant.
 func (st *State) elasticView(devices int, all *placement.View, platform string) (*placement.View, error) {
 	there := all.Len()

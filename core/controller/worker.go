@@ -15,8 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// worker is a worker that is there, or one that has gone and that a session's
-// devices still belong to.
+// worker is a worker that is there, or one that has gone but still has devices of a session.
 type worker struct {
 	slot    int
 	to      [1]uint64 // its connection
@@ -42,8 +41,8 @@ type worker struct {
 	refused uint64   // gangs that were admitted and for which it had no memory all the same
 	lacked  shortage // the last of them
 
-	// Of offer, here for those who look at all workers: the name of its platform, and whether nothing speaks against one
-	// of its addresses, wherever a process is.
+	// From offer, copied here for loops over all workers: the name of its platform, and whether every process may be able
+	// to dial one of its addresses.
 	platform string
 	anywhere bool
 }
@@ -57,7 +56,7 @@ type shortage struct {
 	why                error
 }
 
-// refuses records that a worker had no memory for a gang which had been admitted.
+// refuses records that a worker had no memory for an admitted gang.
 func (w *worker) refuses(g *gang, why error, now int64) {
 	w.refused++
 	w.lacked = shortage{what: g.name(), session: g.s.id, client: g.s.name, user: g.s.user, host: g.s.host, at: now,
@@ -131,7 +130,7 @@ func checkOffer(h *wire.Hello) error {
 	return nil
 }
 
-// admitWorker assigns a worker its number, its place in an island, a slot, and a board where it shares a host.
+// admitWorker assigns a worker its number, its place in an island, a slot, and a board if it shares a host.
 func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board, error) {
 	st.process++
 	st.keepNumbers()
@@ -188,8 +187,8 @@ func (st *State) seat(w *worker, placed *placement.Worker) {
 	}
 }
 
-// apart returns the name of a worker that joins: its own, or one with its process
-// number where another worker has that name, so that messages say which is meant.
+// apart returns the name of a worker that joins: its own, or, if another worker has that name, one with its process
+// number, so that messages are unambiguous.
 func (st *State) apart(name string, process uint64) string {
 	taken := func(name string) bool {
 		return slices.ContainsFunc(st.workers, func(w *worker) bool { return w != nil && w.gone == nil && w.name == name })
@@ -203,13 +202,11 @@ func (st *State) apart(name string, process uint64) string {
 	return name
 }
 
-// BoardSlots is how many workers of a host share a board; the next ones begin
-// another.
+// BoardSlots is how many workers of a host share a board; further ones begin another.
 const BoardSlots = 64
 
-// board assigns a worker that joins as st.process its place on a board of its host,
-// which is its own where the host has none with a place left. Places are not used
-// again. The worker that made a board has to be there when others open it.
+// board assigns the worker that joins as st.process a place on a board of its host: on its own board if the host has
+// none with a place left. Places are not reused. The worker that made a board has to be there when others open it.
 func (st *State) board(host, own string) *wire.Board {
 	if own == "" || host == "" {
 		return nil
@@ -231,15 +228,15 @@ func quoted(s string) string { return `"` + s + `"` }
 const afterLoss = "arrays on its devices are lost, others are not; pathways.events() tells when another worker takes " +
 	"its place, and this script can then make them again and go on"
 
-// errStopped is the end of a worker that was told to stop, and said so.
+// errStopped is why a worker has gone that was told to stop, and said so.
 var errStopped = status.New(status.Unavailable, "it was stopped")
 
-// Stopped is why there is nothing any more of a worker that was told to stop.
+// Stopped is why the arrays of a worker that was told to stop are lost.
 func Stopped(name string) error {
 	return status.New(status.Unavailable, "worker %s was stopped, and has left the cluster in order; %s", name, afterLoss)
 }
 
-// goes records why a worker has gone, as its operations say it.
+// goes records why a worker has gone, in the words that its operations report.
 func (w *worker) goes(err error) {
 	w.why = err
 	switch {
@@ -252,7 +249,7 @@ func (w *worker) goes(err error) {
 	}
 }
 
-// saysAll reports whether the reason for a worker's loss itself says what is lost, or was never there, and what to do.
+// saysAll reports whether the reason for a worker's loss already says what is lost, or was never there, and what to do.
 func (w *worker) saysAll() bool {
 	code := status.CodeOf(w.why)
 	return code == status.DataLoss || code == status.NotFound
@@ -267,7 +264,7 @@ func workerNamed(name string) string {
 	return "worker " + name
 }
 
-// noteLoss records why a worker has gone, as its operations and the events say it.
+// noteLoss records why a worker has gone, in the words that its operations and the events report.
 func (st *State) noteLoss(w *worker, err error) {
 	w.goes(err)
 	if errors.Is(err, errStopped) {
@@ -281,7 +278,7 @@ func (st *State) noteLoss(w *worker, err error) {
 	}
 }
 
-// workerLost takes a worker that has gone out of the cluster.
+// workerLost removes a worker that has gone from the cluster.
 func (st *State) workerLost(w *worker, err error) {
 	st.noteLoss(w, err)
 	st.reach++
@@ -296,7 +293,7 @@ func (st *State) workerLost(w *worker, err error) {
 	st.layout.Leave(w.process.Number)
 	st.present = slices.DeleteFunc(slices.Clone(st.present), func(o *worker) bool { return o == w })
 	st.countConfined(w, -1)
-	// Peers first: what waits for its bytes ends with its name.
+	// Peers first, so that operations that wait for its bytes end with its name.
 	to := st.connsOf(w.knows)
 	if st.comeback != nil { // it is not known who was told of it
 		to = st.connsHere()
@@ -331,7 +328,7 @@ func (st *State) giveUpOn(w *worker) {
 	}
 }
 
-// compileElsewhere has others go on with the compiles of a worker that has gone.
+// compileElsewhere moves the compilations of a worker that has gone to other workers.
 func (st *State) compileElsewhere(w *worker) {
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		if c := st.compiles[op]; c.by == w {
@@ -354,8 +351,8 @@ func (st *State) release(w *worker) {
 	}
 }
 
-// hasDone takes a gang that has ended well out of what the worker said last that it runs: a worker that says nothing
-// from then on would seem to run it for good, and to keep others waiting for that.
+// hasDone removes a gang that has succeeded from the worker's last report of what it runs. Otherwise a worker that is
+// silent from then on would seem to run the gang forever, and to keep others waiting for it.
 func (w *worker) hasDone(gang uint64) {
 	runs := func(r *wire.Running) bool { return r.GetGang() == gang }
 	stands := func(m *wire.Standing) bool { return m.GetGang() == gang }
@@ -367,8 +364,8 @@ func (w *worker) hasDone(gang uint64) {
 	w.last.Standing = slices.DeleteFunc(w.last.Standing, stands)
 }
 
-// addFirstCalls adds to what a worker's devices do the lines that called the programs first, where the runs came
-// without one: the worker was not told these.
+// addFirstCalls adds the lines that called programs first to a worker's report of what its devices do, for runs that
+// came without a line: the worker was not told these lines.
 func (st *State) addFirstCalls(m *wire.Heartbeat) {
 	of := func(number uint64) (string, bool) {
 		g := cmp.Or(st.gangs[number], st.leaving[number])
@@ -446,7 +443,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 	case *wire.Doing:
 		st.keepDoing(w, m)
 	case *wire.HostCall:
-		// If the client is not there, its end is the run's.
+		// If the client is gone, its end is also the end of the run.
 		if s := st.sessions[m.Session]; s != nil {
 			st.forward(s.to(), ev)
 		}
@@ -457,8 +454,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 	return nil
 }
 
-// compareApart logs which processes a worker cannot reach since its last heartbeat,
-// and which it reaches again.
+// compareApart logs which processes a worker can no longer reach since its last heartbeat, and which it reaches again.
 func (st *State) compareApart(w *worker, m *wire.Heartbeat) {
 	has := func(m *wire.Heartbeat, process uint64) bool {
 		return slices.ContainsFunc(m.GetApart(), func(a *wire.Apart) bool { return a.GetProcess() == process })

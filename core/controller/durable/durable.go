@@ -1,5 +1,5 @@
-// Package durable keeps on disk what a controller needs when it starts again: who it is, and the slow facts of its
-// State. It knows nothing of what they mean.
+// Package durable keeps on disk what a controller needs when it starts again: its identity, and the facts of its State,
+// whose meaning it does not know.
 //
 // # What it guarantees
 //
@@ -33,8 +33,8 @@ const File = "controller.db"
 const (
 	// format is the version of the file's contents. A file of another one is refused.
 	format = 1
-	// openTime is how long Open waits for another process to close the file: a controller that was killed has closed it,
-	// and one that ends does so soon.
+	// openTime is how long Open waits for another process to close the file. A killed controller has closed it, and one
+	// that ends will do so soon.
 	openTime = 5 * time.Second
 
 	keySize     = 32
@@ -102,7 +102,7 @@ func (s *Store) Start() (who Identity, err error) {
 		}
 		who.Cluster, who.Key = string(b.Get([]byte("cluster"))), append([]byte(nil), b.Get([]byte("key"))...)
 		who.Starts = numberOf(b.Get([]byte("starts"))) + 1
-		// The clock makes terms rise also over a file that was put back from a copy.
+		// The clock makes terms rise even if the file was restored from a copy.
 		who.Term = max(numberOf(b.Get([]byte("term")))+1, uint64(time.Now().UnixNano()))
 		if err := b.Put([]byte("starts"), number(who.Starts)); err != nil {
 			return err
@@ -167,7 +167,7 @@ func (s *Store) failed(err error) error {
 // Close closes the file.
 func (s *Store) Close() error { return s.failed(s.db.Close()) }
 
-// Remove closes the file and removes it: there is no cluster any more that a next start could have back.
+// Remove closes the file and removes it: there is no cluster any more that a next start could restore.
 func (s *Store) Remove() error {
 	path := s.db.Path()
 	if err := s.Close(); err != nil {

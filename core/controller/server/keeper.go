@@ -16,9 +16,9 @@ import (
 	linking "github.com/openpathways/pathways/transport/link"
 )
 
-// keeper writes facts to disk, in their order, on a goroutine of its own: so neither State's lock nor a caller waits
-// for the disk. All that has come while it writes is one transaction, the next. It keeps as many facts in memory as
-// come during a write.
+// keeper writes facts to disk, in their order, on its own goroutine, so neither State's lock nor a caller waits for the
+// disk. All facts that come during a write are the next transaction. It keeps as many facts in memory as come during a
+// write.
 type keeper struct {
 	store  *durable.Store
 	takes  func() time.Duration // see Config.Disk
@@ -46,7 +46,7 @@ func newKeeper(store *durable.Store, takes func() time.Duration, failed func(err
 	return k
 }
 
-// put has facts written. It does not wait. Of nil it does nothing.
+// put queues facts to be written, without waiting. On a nil keeper it does nothing.
 func (k *keeper) put(facts ...fact) {
 	if k == nil || len(facts) == 0 {
 		return
@@ -114,7 +114,7 @@ func (k *keeper) write() {
 	}
 }
 
-// wait waits until all is written that was put before.
+// wait blocks until all facts that were put before are written.
 func (k *keeper) wait() {
 	if k == nil {
 		return
@@ -129,7 +129,7 @@ func (k *keeper) wait() {
 func linkKey(id uint64) string { return fmt.Sprintf("%020d", id) }
 
 // keepLink keeps a connection that was let in, if it is a link. It is on disk when keepLink returns: once its process
-// has the Welcome, that process waits for the controller's next start, which has to know it.
+// has the Welcome, it will wait for the controller's next start, which has to know it.
 func (s *Server) keepLink(c *link, w *wire.Welcome) {
 	if s.keeper == nil {
 		return
@@ -156,7 +156,7 @@ func (s *Server) send(a *controller.Action) {
 	}
 }
 
-// sendKept sends a message once all is on disk that was kept before. Called with the lock.
+// sendKept sends a message once all facts kept before are on disk. Called with the lock.
 func (s *Server) sendKept(a *controller.Action) {
 	later := &controller.Action{Wire: a.Wire, To: slices.Clone(a.To), Payload: slices.Clone(a.Payload), Late: a.Late}
 	s.keeper.put(fact{then: func() {
@@ -180,8 +180,8 @@ func (c *link) letKept() (facts []fact) {
 	return facts
 }
 
-// restore has the links of an earlier start come back. What it keeps is one transaction: if this start ends early, the
-// next one finds either the old facts or all of the new ones.
+// restore restores the links of an earlier start. What it keeps is one transaction: if this start ends early, the next
+// one finds either the old facts or all of the new ones.
 func (s *Server) restore(k *controller.Kept) {
 	var links []*link
 	for i := range k.Links {
@@ -228,7 +228,8 @@ func (s *Server) restore(k *controller.Kept) {
 	s.cameBack()
 }
 
-// cameBack lets connections go on once State has its cluster back. Called with the lock, or before there are others.
+// cameBack lets connections continue once State has its cluster back. Called with the lock, or before other goroutines
+// exist.
 func (s *Server) cameBack() {
 	if s.away != nil && !s.state.IsComingBack() {
 		close(s.away)
@@ -236,9 +237,9 @@ func (s *Server) cameBack() {
 	}
 }
 
-// supersede ends the link of an earlier start that a worker had which comes anew. It is on disk before the worker hears
-// of it: where the controller ended in between, the worker knows no link, and would wait for the others to come back,
-// itself among them, until the lease is over.
+// supersede ends the link that a worker which joins anew had with an earlier start. That is on disk before the worker
+// hears of it. Otherwise, if the controller ended in between, the worker would know no link, and would wait for all
+// others to come back, among them its former self, until the lease is over.
 func (s *Server) supersede(newcomer *link) {
 	who := newcomer.in.Hello.GetWorker().GetIdentity()
 	if len(who) == 0 {
@@ -254,8 +255,8 @@ func (s *Server) supersede(newcomer *link) {
 	}
 }
 
-// awaitOthers blocks until State takes messages of clients and workers, or the Server closes, for the time of the lease
-// at most. Meanwhile it tells newcomer, which may be nil, to wait, so that it does not give up.
+// awaitOthers blocks until State accepts messages of clients and workers, or the Server closes; at most for the lease.
+// Meanwhile it tells newcomer, which may be nil, to wait, so that it does not give up.
 func (s *Server) awaitOthers(newcomer *link) {
 	s.mu.Lock()
 	away := s.away
@@ -282,9 +283,9 @@ func (s *Server) awaitOthers(newcomer *link) {
 	}
 }
 
-// readRejoin passes the report of a process that has come back to State, and waits for the others. What the process has
-// sent before its report it had sent to the controller's earlier start, or says again. It reports whether the
-// connection goes on.
+// readRejoin passes the report of a process that has come back to State, and waits for the others. Messages before the
+// report were for the controller's earlier start, or are repeated after it. It reports whether the connection
+// continues.
 func (s *Server) readRejoin(c *link) bool {
 	for {
 		kind, payload, err := c.in.Recv()
@@ -308,7 +309,7 @@ func (s *Server) readRejoin(c *link) bool {
 	}
 }
 
-// early is a message that came before the others had come back, or why none comes.
+// early is a message that came before the others had come back, or the reason why no more will come.
 type early struct {
 	kind    wire.Kind
 	payload []byte
@@ -318,12 +319,12 @@ type early struct {
 // maxEarly bounds the early messages that are kept; then nothing more is read.
 const maxEarly = 64
 
-// readEarly waits for the others and then brings what has come meanwhile to State. It reports whether the connection
-// goes on.
+// readEarly waits for the others and then passes the messages that have come meanwhile to State. It reports whether the
+// connection continues.
 //
-// It reads while it waits, since a link whose line breaks is resumed by its reader. Otherwise the process would get no
-// answer before the others are back, and the wait for them may last as long as the process goes without a line: the
-// lease. What is its reader's (see link) stays this goroutine's; the other one calls only Recv, and what that tells.
+// It reads while it waits, since the reader of a link resumes it when its connection breaks. Otherwise the process
+// would get no answer before the others are back, and that may take the whole lease, after which the process gives up.
+// The reader's fields of link stay with this goroutine; the other one calls only Recv, and what Recv calls back.
 func (s *Server) readEarly(c *link) bool {
 	s.mu.Lock()
 	away := s.away

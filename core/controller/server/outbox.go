@@ -16,17 +16,16 @@ const (
 	directBytes = 1 << 20
 	// linkBytes is the same for a connection of transport/link, which keeps what it sends.
 	linkBytes = 512 << 10
-	// maxOutbox bounds what waits for a peer that reads too slowly. It is more
-	// than the largest program with all that sessions may have under way.
+	// maxOutbox bounds what waits for a peer that reads too slowly. It is more than the largest program together with
+	// everything that sessions may have under way.
 	maxOutbox = 256 << 20
-	// endTime is how long a connection that is to end may take to be read.
+	// endTime is how long the peer of a connection that ends may take to read what was sent.
 	endTime = 5 * time.Second
 )
 
-// outbox sends to a connection without ever waiting for it. As long as the
-// connection has room, it is the connection; otherwise what is sent waits here,
-// in order, for a goroutine that lives until it is through. A peer that leaves too
-// much here is dropped.
+// outbox sends to a connection without ever waiting for it. As long as the connection has room, messages go straight to
+// it. Otherwise they wait here, in order, for a goroutine that lives until all are sent. A peer that lets too much pile
+// up here is dropped.
 type outbox struct {
 	conn    transport.Conn
 	pending func() int        // bytes that wait in the connection
@@ -49,7 +48,7 @@ type frame struct {
 	late    *late // in place of payload, or nil
 }
 
-// late is a message that leaves in several outboxes, and is encoded by the first goroutine that sends it.
+// late is a message in several outboxes, encoded by the first goroutine that sends it.
 type late struct {
 	size   int
 	encode func() []byte // encodes once; later calls return the same bytes
@@ -63,7 +62,7 @@ func encodedOnce(l *controller.Late) *late {
 	return &late{l.Size, sync.OnceValue(l.Encode)}
 }
 
-// open begins an outbox. What is put there leaves from start on.
+// open begins an outbox. Messages are sent from start on.
 func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 	o.conn, o.running, o.busy, o.direct = in.Conn, running, true, directBytes
 	if _, ok := in.Conn.(transport.Watched); ok {
@@ -75,7 +74,7 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 	o.later, _ = in.Conn.(transport.Batcher)
 }
 
-// start sends what was put there, and all that follows.
+// start sends what was put so far, and everything that follows.
 func (o *outbox) start() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,9 +83,9 @@ func (o *outbox) start() {
 	}
 }
 
-// put sends a copy of payload, or a message in its place that the goroutine encodes, and reports whether it waits for a
-// flush of the connection. What goes wrong is for the connection's reader to find. A message that no frame holds ends
-// the connection, whose peer is told; that goodbye is short, and the one thing that is encoded under the lock.
+// put sends a copy of payload, or, in its place, a message that the goroutine encodes, and reports whether it waits for
+// a flush of the connection. The connection's reader notices errors. A message that is too long for a frame ends the
+// connection, and the peer is told why; that short goodbye is the only message that is encoded under the lock.
 func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -125,9 +124,9 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 	return false
 }
 
-// hasRoom reports whether Send does not wait, and counts a frame of that size as sent. What waits in the connection
-// grows only by what is sent here, and by drain, which leaves no room. So the connection, which takes its lock to
-// answer, is asked only when as much was sent as it had room for.
+// hasRoom reports whether Send would not wait, and then counts a frame of that size as sent. The bytes that wait in the
+// connection grow only by what is sent here, and by drain, which leaves no room. So the connection, which needs its
+// lock to answer, is asked only when as much was sent as it had room for.
 func (o *outbox) hasRoom(size int) bool {
 	if o.room <= 0 && o.pending != nil {
 		o.room = o.direct - o.pending()
@@ -165,7 +164,7 @@ func (o *outbox) drain() {
 	}
 }
 
-// end closes the connection when all that was put has been sent.
+// end closes the connection when everything that was put has been sent.
 func (o *outbox) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,10 +8,10 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Those that look at a cluster all the time (its page, its history, scrapers, `pathways top`) ask for a report that may
-// be a second old, and so share one: to look costs the same however many do. A report that is shared does not change.
+// Continuous viewers of a cluster (its page, its history, scrapers, `pathways top`) ask for a report that may be a
+// second old, and so share one: the cost does not grow with their number. A shared report does not change.
 
-// recent is the newest report that was made for those that accept an older one.
+// recent is the newest report, for callers that accept one from before their call.
 type recent struct {
 	mu      sync.Mutex // locked while a report is made, which callers that come meanwhile share
 	at      time.Time  // when it was begun
@@ -22,7 +22,7 @@ type recent struct {
 // Report says who is in the cluster, and what they have.
 func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), wire.Viewer{}) }
 
-// Answer answers a question as a viewer gets it. It never stops the cluster. The caller does not change the report.
+// Answer answers a question as a viewer may see it. It never stops the cluster. The caller must not change the report.
 func (s *Server) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	if ask.MaxAgeMs > 0 && ask.Events == 0 && !ask.OnlyEvents {
 		return s.recently(time.Duration(ask.MaxAgeMs)*time.Millisecond, to)
@@ -30,7 +30,7 @@ func (s *Server) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	return controller.For(to, s.look(ask))
 }
 
-// recently returns a report that is at most so old.
+// recently returns a report of at most that age.
 func (s *Server) recently(age time.Duration, to wire.Viewer) *wire.Report {
 	k := &s.recent
 	k.mu.Lock()
@@ -73,8 +73,8 @@ func (s *Server) Trace(number uint64) []byte {
 	return s.state.Trace(number)
 }
 
-// Timeline returns what some devices did in the last seconds, and has their workers tell more. The first look finds
-// nothing yet.
+// Timeline returns what some devices did in the last seconds, and asks their workers to report more. The first call
+// finds nothing yet.
 func (s *Server) Timeline(look *wire.Look) *wire.Timeline {
 	s.mu.Lock()
 	choose := s.state.Choose(look)

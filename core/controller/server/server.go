@@ -1,9 +1,9 @@
 // Package server is the shell around the controller's state machine: connections of clients and workers, their links, a
 // clock, and the facts on disk.
 //
-// Each connection has a goroutine that reads it, which brings its messages to controller.State under one lock and
-// carries out the actions that follow. Nothing waits under that lock: what does not fit into a connection waits in its
-// outbox, and what goes to disk in the keeper. All methods of Server may be called from any goroutine. core/cluster
+// Each connection has a goroutine that reads it, passes its messages to controller.State under one lock, and carries
+// out the actions that follow. Nothing waits under that lock: messages that do not fit into a connection wait in its
+// outbox, and facts for the disk in the keeper. All methods of Server may be called from any goroutine. core/cluster
 // assembles it.
 package server
 
@@ -31,12 +31,12 @@ import (
 // Config configures a Server. Zero fields take the defaults.
 type Config struct {
 	Heartbeat time.Duration // told to clients and workers; 1 s
-	// Lease is how long a client or a worker stays without a connection; 0: it goes with it.
+	// Lease is how long a client or worker stays in the cluster without a connection; 0: it is lost with its connection.
 	Lease time.Duration
-	// Died is that of link.Config.
+	// Died is as in link.Config.
 	Died func(ctx context.Context, hello *wire.Hello) error
-	// Silence is how long a worker may say nothing on a connection that is there: at least 4 heartbeats, and 2 more; after
-	// that it is lost. 0: it is never.
+	// Silence is how long a worker may send nothing over an open connection: at least 4 heartbeats, and 2 more are added.
+	// After that it is lost. 0: it is never lost for that.
 	Silence    time.Duration
 	Sequential bool
 	FirstCome  bool          // as in controller.Config
@@ -47,7 +47,7 @@ type Config struct {
 	Tenants    *tenant.Table                 // as in controller.Config
 	Reload     func() (*tenant.Table, error) // reads the file of tenants again; nil if Tenants is
 	Log        *slog.Logger                  // nil is quiet
-	// Store keeps what the next start needs to have its cluster back, if there is a Lease; nil: the cluster ends with this
+	// Store keeps what the next start needs to restore the cluster, if there is a Lease; nil: the cluster ends with this
 	// Server. The caller closes it, after Close.
 	Store *durable.Store
 	// Disk returns how much longer each write to the Store takes, for simulation; nil adds nothing.
@@ -86,7 +86,7 @@ type Server struct {
 	away    chan struct{} // closed once all have come back; nil when they have, or need not
 }
 
-// link is a connection, with the messages that wait for it.
+// link is a connection, with the messages that wait to be sent.
 type link struct {
 	number uint64
 	in     *transport.Incoming
@@ -110,8 +110,8 @@ func New(c Config) (*Server, error) {
 	silence := c.Silence
 	if silence > 0 {
 		silence = max(silence, 4*c.Heartbeat)
-		// A worker that cannot be reached is for its connection to give up, which a lease outlives, and not for the state
-		// machine, which knows those that hang by connections that are there. So the connection comes first.
+		// The connection should notice first that a worker cannot be reached, since a lease survives that. The state machine
+		// is only for workers that hang while their connections are open.
 		silence += 2 * c.Heartbeat
 	}
 	stuckAfter := max(c.StuckAfter, 0)
@@ -185,7 +185,7 @@ func (s *Server) Accept(l transport.Listener) error {
 	}
 }
 
-// Take takes a connection that has said hello. It does not wait.
+// Take handles a connection that has said hello. It does not wait.
 func (s *Server) Take(in *transport.Incoming) {
 	s.mu.Lock()
 	if s.closed {
@@ -220,7 +220,7 @@ func (c *link) sendWelcome() error {
 	return err
 }
 
-// read brings a connection's messages to State until it ends.
+// read passes a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
 	lease := time.Duration(0)
@@ -244,7 +244,7 @@ func (s *Server) read(c *link) {
 	for n := 0; ; { // messages since clients heard of ends
 		kind, payload, err := c.in.Recv()
 		if err == nil {
-			// One lock a message, and one Completed for all that are at hand.
+			// One lock per message, and one Completed for all messages that are at hand.
 			flush := n >= wire.MaxBurst || !c.in.Buffered() || c.in.Hello.Alone
 			if flush {
 				n = 0
@@ -258,13 +258,13 @@ func (s *Server) read(c *link) {
 	}
 }
 
-// lose is the end of a connection.
+// lose handles the end of a connection.
 func (s *Server) lose(c *link, err error) {
 	s.step(c, &controller.Event{Kind: controller.Lost, Conn: c.number, Err: transport.ByName(err)}, true)
 	s.hangUp(c)
 }
 
-// join brings a new connection to State. It reports whether that let it in.
+// join passes a new connection to State. It reports whether State let it in.
 func (s *Server) join(c *link, lease time.Duration) bool {
 	if c.in.Hello.Role != wire.Role_ROLE_ADMIN {
 		s.supersede(c)
@@ -285,7 +285,7 @@ func (s *Server) join(c *link, lease time.Duration) bool {
 	return true
 }
 
-// bring brings a message, or those of a burst, to State. It adds how many they are to n.
+// bring passes a message, or those of a burst, to State. It adds their number to n.
 func (s *Server) bring(c *link, kind wire.Kind, payload []byte, n int, flush bool) (int, error) {
 	if kind == wire.KindBurst {
 		return s.burst(c, payload, n, flush)
@@ -293,7 +293,7 @@ func (s *Server) bring(c *link, kind wire.Kind, payload []byte, n int, flush boo
 	return n + 1, s.take(c, kind, payload, flush)
 }
 
-// burst brings the messages of a burst to State. It adds how many they are to n.
+// burst passes the messages of a burst to State. It adds their number to n.
 func (s *Server) burst(c *link, messages []byte, n int, flush bool) (int, error) {
 	for ; ; n++ {
 		kind, payload, rest, err := wire.NextFrame(messages)
@@ -307,7 +307,7 @@ func (s *Server) burst(c *link, messages []byte, n int, flush bool) (int, error)
 	}
 }
 
-// take brings a message to State. An error means that it makes no sense.
+// take passes a message to State. An error means that it is invalid.
 func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error {
 	var m proto.Message
 	var err error
@@ -331,8 +331,8 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	return nil
 }
 
-// prepare does without the lock what State's Step need not do on a message or a hello. It takes the event by value,
-// since most messages do not come here, and their events would be allocated, too.
+// prepare does the work on a message or a hello that does not need the lock. It takes the event by value, since most
+// messages do not come here, and their events would be allocated, too.
 func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	if m, ok := ev.Message.(*wire.Ask); ok {
 		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
@@ -350,8 +350,8 @@ func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	return ev
 }
 
-// step passes an event to State, for a link's reader or for none, and carries the actions out. With flush, if no more
-// messages are at hand, clients are told which operations have ended, and frames leave.
+// step passes an event to State, on behalf of a link's reader or of none, and carries out the actions. With flush,
+// which says that no more messages are at hand, clients are told which operations have ended, and frames are sent.
 func (s *Server) step(by *link, ev *controller.Event, flush bool) {
 	s.mu.Lock()
 	ev.Now = int64(time.Since(s.begun))
@@ -403,8 +403,7 @@ func (s *Server) takeFull(into []*link) []*link {
 	return into
 }
 
-// flushedHere is how many connections the goroutine that sends writes to. If there
-// are more, other processors take part.
+// flushedHere is how many connections the calling goroutine writes to. If there are more, other processors take part.
 const flushedHere = 16
 
 // leave flushes connections, without the lock.
@@ -414,8 +413,8 @@ func leave(full []*link) {
 	}
 }
 
-// Close says goodbye to all, ends their connections, and waits until that is done.
-// Listeners are the caller's, who closes them first.
+// Close says goodbye to all peers, ends their connections, and waits until that is done. Listeners belong to the
+// caller, who closes them first.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -450,7 +449,7 @@ func (s *Server) run(ev *controller.Event) {
 	clear(s.actions)
 }
 
-// do carries out an action. It never waits: what does not fit waits in outboxes.
+// do carries out an action. It never waits: messages that do not fit wait in outboxes.
 func (s *Server) do(a *controller.Action) {
 	switch a.Kind {
 	case controller.Send:
@@ -488,8 +487,8 @@ func (s *Server) do(a *controller.Action) {
 	}
 }
 
-// ReadTenants has the file of tenants read again, and its tenants' terms hold from then on. If it cannot be used, that
-// is logged, and its previous contents hold.
+// ReadTenants reads the file of tenants again; its terms apply from then on. If it is invalid, that is logged, and its
+// previous contents stay in force.
 func (s *Server) ReadTenants() { s.readTenants(0) }
 
 func (s *Server) readTenants(asked uint64) {
@@ -524,7 +523,7 @@ func (s *Server) say(e *wire.Report_Event, err error) {
 	s.log.LogAttrs(context.Background(), level, e.Text, attrs...)
 }
 
-// Check looks for what does not fit together, see State.
+// Check looks for contradictions: see State.Check.
 func (s *Server) Check() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
