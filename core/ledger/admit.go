@@ -13,8 +13,8 @@ type Request struct {
 // Admit makes the objects of a request and begins its computation, or does neither. It writes the objects' IDs to ids,
 // which is as long as Specs.
 //
-// Errors: INVALID_ARGUMENT for specs that make no sense, NOT_FOUND where the owner is not known, RESOURCE_EXHAUSTED,
-// with need, limit and holders, where the limit of a device leaves no room.
+// Errors: INVALID_ARGUMENT for invalid specs, NOT_FOUND if the owner is not known, RESOURCE_EXHAUSTED, with need, limit
+// and holders, if the limit of a device leaves no room.
 func (l *Ledger) Admit(o Owner, r Request, ids []ID) error {
 	a := l.owners[o]
 	if a == nil {

@@ -2,8 +2,8 @@ package ledger
 
 import "fmt"
 
-// check panics where the ledger's own rules do not hold. It looks at every object
-// and runs under the build tag invariants.
+// check panics if one of the ledger's invariants does not hold. It examines every object, and runs only with the build
+// tag invariants.
 func (l *Ledger) check() {
 	bytes, live := l.checkSlots()
 	leaving, objects := map[*extent]int64{}, map[*extent]int{}
@@ -89,7 +89,7 @@ func (l *Ledger) checkLists(o Owner, a *account, leaving map[*extent]int64, obje
 	return n
 }
 
-// checkExtents compares an owner's placements with what was found of them, which it takes out of the maps.
+// checkExtents compares an owner's placements with the sums that were found, and removes these from the maps.
 func checkExtents(o Owner, a *account, bytes, leaving map[*extent]int64, objects map[*extent]int) {
 	for e := a.extents; e != nil; e = e.next {
 		if e.objects != objects[e] {

@@ -1,10 +1,10 @@
 package ledger
 
-// Group is owners whose objects are counted together, by device: the sessions of a tenant that has a quota. The zero
-// Group has none; owners Join it. It belongs to one Ledger, and an owner that is dropped leaves it.
+// Group is a set of owners whose objects are counted together, by device: the sessions of a tenant that has a quota.
+// The zero Group is empty; owners Join it. It belongs to one Ledger, and an owner that is dropped leaves it.
 //
-// Its sums are kept as those of all owners are, see space.go: used and leaves are the truth as it was at the last fold,
-// and no device of the group has got more since than rise.
+// Its sums are kept like those of all owners (space.go): used and leaves are exact as of the last fold, and no device
+// of the group has gained more since than rise.
 type Group struct {
 	used   []int64 // by device
 	leaves []int64 // of that, what leaves by itself
@@ -20,7 +20,7 @@ func (g *Group) addUsed(devices Devices, bytes int64) {
 	}
 }
 
-// addLeaves is addUsed for bytes that leave by themselves.
+// addLeaves is addUsed for bytes that are leaving.
 func (g *Group) addLeaves(devices Devices, bytes int64) {
 	if g != nil {
 		g.leaves = grown(g.leaves, devices)
@@ -36,7 +36,7 @@ func grown(sums []int64, devices Devices) []int64 {
 	return sums
 }
 
-// folded records that the sums are the truth again.
+// folded records that the sums are exact again.
 func (g *Group) folded() {
 	if g != nil {
 		g.rise = 0
@@ -71,10 +71,10 @@ func (l *Ledger) MostOf(g *Group) (most int64) {
 	return most
 }
 
-// Beyond returns the device on which a group would have most objects if a request of one of its owners was granted, if
-// that is more than limit: with the bytes there that the group has, and that the request needs. Otherwise the device is
-// -1. With later, what leaves by itself does not count. It takes constant time while the group is far from the limit,
-// and time in proportion to the request's devices, and to those of placements that have changed, where it is not.
+// Beyond returns the device on which a group would have most bytes if a request of one of its owners was granted, if
+// that is more than limit; with the bytes there that the group has and those that the request needs. Otherwise the
+// device is -1. With later, bytes that are leaving do not count. It takes constant time while the group is far from the
+// limit; otherwise time in proportion to the devices of the request, and of placements that have changed.
 func (l *Ledger) Beyond(g *Group, specs []Spec, limit int64, later bool) (device int, has, need int64) {
 	device = -1
 	if len(specs) == 0 {

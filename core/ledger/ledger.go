@@ -1,16 +1,17 @@
-// Package ledger is the account of device memory: which objects there are, whose they are, and how many bytes they
-// take on which device.
+// Package ledger keeps the account of device memory: which objects exist, who owns them, and how many bytes they take
+// on which device.
 //
-// An object is one logical array with a shard on each device of its placement. It is counted, owned and freed as one,
-// and nothing here costs time or memory in proportion to its shards while devices are far from their limits: the
-// ledger adds up bytes by placement and spreads them over devices where the sums no longer show that there is room
-// (space.go). It knows nothing of contents, which drivers hold.
+// An object is one logical array with a shard on each device of its placement. It is counted, owned and freed as one.
+// While devices are far from their limits, nothing here takes time or memory in proportion to shards: the ledger adds
+// up bytes by placement, and spreads them over devices only when the sums no longer prove that there is room
+// (space.go). It does not know the contents, which drivers hold.
 //
 // # Guarantees
 //
-// Admit makes all objects of a request or none, and none that passes a device's limit; Charge makes one object whatever
-// the limits, for callers that have asked Fits. An object is counted until Free, or until Retire and the Passed that
-// follows, or until its owner goes. The ID of an object that has gone is never used again, and does nothing.
+// Admit makes all objects of a request or none, and none that would exceed a device's limit; Charge makes one object
+// regardless of limits, for callers that have asked Fits. An object is counted until Free, or until Retire and then
+// Passed for its horizon, or until its owner is dropped. The ID of an object that is gone is never reused, and calls
+// with it do nothing.
 //
 // # Concurrency
 //
@@ -32,7 +33,7 @@ const (
 	maxGen    = 1<<(64-indexBits) - 1
 )
 
-// Owner is who answers for objects and takes them along when it goes: a session.
+// Owner owns objects, which are freed when it is dropped: a session.
 type Owner uint32
 
 // Spec describes an object to be made.
@@ -56,7 +57,7 @@ type object struct {
 	horizon    uint64 // of a retired object: it goes when the owner's gangs have ended up to here
 }
 
-// account is what an owner has.
+// account is what an owner has in the ledger.
 type account struct {
 	name        string
 	group       *Group // nil: it is in none
@@ -105,9 +106,9 @@ func (l *Ledger) AddOwner(o Owner, name string) error {
 	return nil
 }
 
-// Join has an owner that has nothing yet be of a group.
+// Join adds an owner that has nothing yet to a group.
 //
-// Errors: NOT_FOUND, FAILED_PRECONDITION where it has something.
+// Errors: NOT_FOUND, FAILED_PRECONDITION if it has something.
 func (l *Ledger) Join(o Owner, g *Group) error {
 	a := l.owners[o]
 	switch {
@@ -151,15 +152,15 @@ func (l *Ledger) DropOwner(o Owner) {
 	l.verify()
 }
 
-// release makes the slots free that are linked from first to last.
+// release frees the slots that are linked from first to last.
 func (l *Ledger) release(first, last uint32) {
 	if first != none {
 		l.slot(last).next, l.free = l.free, first
 	}
 }
 
-// Charge makes an object regardless of the limits. More bytes than can be counted, which no device has, are not
-// counted. Without Room the object is not made, and its ID names none.
+// Charge makes an object regardless of the limits. Bytes beyond what can be counted, which no device has, are not
+// counted. If there is no Room, the object is not made, and the ID names none.
 func (l *Ledger) Charge(sp Spec) ID {
 	if sp.ShardBytes < 0 || sp.ShardBytes > MaxShardBytes ||
 		sp.ShardBytes*int64(len(sp.Placement.devices)) > maxCharge-l.space.total {
@@ -189,7 +190,7 @@ func (l *Ledger) Charge(sp Spec) ID {
 	return s.id(i)
 }
 
-// take returns a slot that is free and has another generation; none if there is none.
+// take returns a free slot that has generations left; none if there is none.
 func (l *Ledger) take() uint32 {
 	for i := l.free; i != none; i = l.free {
 		if l.free = l.slot(i).next; l.slot(i).gen < maxGen {
@@ -208,7 +209,7 @@ func (l *Ledger) take() uint32 {
 	return i
 }
 
-// Free has an object go. An ID that names none, or one that was retired, does nothing.
+// Free removes an object. An ID that names none, or a retired one, does nothing.
 func (l *Ledger) Free(id ID) {
 	if s := l.find(id); s != nil && !s.isRetired() {
 		l.remove(uint32(id & maxIndex))
@@ -216,7 +217,7 @@ func (l *Ledger) Free(id ID) {
 	l.verify()
 }
 
-// Retire has an object go as soon as its owner's gangs have ended up to horizon, of which Passed tells. Until then its
+// Retire removes an object as soon as its owner's gangs up to horizon have ended, which Passed reports. Until then its
 // bytes count as leaving. Horizons of one owner never decrease.
 func (l *Ledger) Retire(id ID, horizon uint64) {
 	s := l.find(id)
@@ -237,8 +238,8 @@ func (l *Ledger) Retire(id ID, horizon uint64) {
 	l.verify()
 }
 
-// Leave has all that an owner has leave when all of its gangs have ended, of which DropOwner tells. An owner that
-// leaves makes nothing any more. Leave takes time in proportion to the owner's placements.
+// Leave marks all objects of an owner as leaving: they are removed by DropOwner, when all of its gangs have ended. An
+// owner that leaves makes no more objects. Leave takes time in proportion to the owner's placements.
 func (l *Ledger) Leave(o Owner) {
 	a := l.owners[o]
 	if a == nil || a.left {
@@ -256,8 +257,8 @@ func (l *Ledger) Leave(o Owner) {
 	l.verify()
 }
 
-// Shrink takes bytes off each shard of an object: something else has taken their memory over. An ID that names none, or
-// one that was retired, does nothing.
+// Shrink subtracts bytes from each shard of an object, since something else has taken over their memory. An ID that
+// names none, or a retired one, does nothing.
 func (l *Ledger) Shrink(id ID, bytes int64) {
 	s := l.find(id)
 	if s == nil || s.isRetired() {
@@ -269,7 +270,7 @@ func (l *Ledger) Shrink(id ID, bytes int64) {
 	l.verify()
 }
 
-// Passed records that all gangs of an owner have ended up to this one, and reports whether bytes left for that.
+// Passed records that all gangs of an owner up to this one have ended, and reports whether that removed any bytes.
 func (l *Ledger) Passed(o Owner, ended uint64) (left bool) {
 	a := l.owners[o]
 	if a == nil {
@@ -286,7 +287,7 @@ func (l *Ledger) Passed(o Owner, ended uint64) (left bool) {
 // Len returns the number of objects.
 func (l *Ledger) Len() int { return l.live }
 
-// Room returns how many more there can be.
+// Room returns how many more objects there can be.
 func (l *Ledger) Room() int { return maxIndex - l.live - l.spent }
 
 func (l *Ledger) slot(i uint32) *object { return &l.chunks[i>>chunkBits][i&(chunkSize-1)] }
@@ -309,7 +310,7 @@ func (s *object) isUsed() bool { return s.extent != nil && !s.extent.owner.dropp
 // isRetired reports whether an object that is there leaves by itself.
 func (s *object) isRetired() bool { return s.retired || s.extent.owner.left }
 
-// unlink takes a slot out of its owner's list of objects.
+// unlink removes a slot from its owner's list of objects.
 func (l *Ledger) unlink(i uint32) {
 	s := l.slot(i)
 	if s.extent.objects--; s.extent.objects == 0 {
@@ -328,7 +329,7 @@ func (l *Ledger) unlink(i uint32) {
 	}
 }
 
-// unretire takes the first of an owner's retired objects out of their list, to be removed.
+// unretire removes the first of an owner's retired objects from their list, and returns its slot.
 func (l *Ledger) unretire(a *account) uint32 {
 	i := a.retired
 	s := l.slot(i)
@@ -339,7 +340,7 @@ func (l *Ledger) unretire(a *account) uint32 {
 	return i
 }
 
-// remove takes an object's slot out of use.
+// remove frees an object's slot.
 func (l *Ledger) remove(i uint32) {
 	s := l.slot(i)
 	if !s.retired {

@@ -10,7 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// countable returns an error where so many objects, or bytes, cannot be counted.
+// countable returns an error if so many objects, or bytes, cannot be counted.
 func (l *Ledger) countable(specs []Spec) error {
 	if len(specs) > l.Room() {
 		return status.New(status.ResourceExhausted, "the ledger is full with %d objects; delete some arrays", l.live)
@@ -26,22 +26,22 @@ func (l *Ledger) countable(specs []Spec) error {
 	return nil
 }
 
-// Fits reports whether a request fits on all its devices at once: objects as specs say, of which those with negative
-// bytes are taken over from objects that are there, and a computation on the placement of the first that takes temp
-// bytes beside. Placements are not those of owners that have gone.
+// Fits reports whether a request fits on all its devices at once: objects as specs say, where negative bytes are taken
+// over from existing objects, and a computation on the placement of the first spec that takes temp bytes in addition.
+// The placements must not be those of dropped owners.
 func (l *Ledger) Fits(specs []Spec, temp int64) bool {
 	d, _ := l.lacks(specs, temp, false)
 	return d < 0
 }
 
-// WillFit reports whether it would fit without the bytes that leave and without the computations under way: whether
-// waiting for work that ends by itself is enough.
+// WillFit reports whether a request would fit without the bytes that are leaving and without the computations under
+// way: whether it is enough to wait for work that ends by itself.
 func (l *Ledger) WillFit(specs []Spec, temp int64) bool {
 	d, _ := l.lacks(specs, temp, true)
 	return d < 0
 }
 
-// Possible reports whether it would fit if nothing else were there.
+// Possible reports whether a request would fit if nothing else were there.
 func (l *Ledger) Possible(specs []Spec, temp int64) bool {
 	possible := true
 	l.look(specs, temp, true, func(d int, need int64) bool {
@@ -51,7 +51,7 @@ func (l *Ledger) Possible(specs []Spec, temp int64) bool {
 	return possible
 }
 
-// PossibleBeside reports whether it would fit if nothing else were there but what an owner has.
+// PossibleBeside reports whether a request would fit if only what an owner has were there.
 func (l *Ledger) PossibleBeside(o Owner, specs []Spec, temp int64) bool {
 	possible, a := true, l.owners[o]
 	l.look(specs, temp, true, func(d int, need int64) bool {
@@ -73,7 +73,7 @@ func (l *Ledger) Shortest(specs []Spec, temp int64) (device int, need int64) {
 	return device, need
 }
 
-// Blocked appends the devices that have no room for a request, without what ends by itself.
+// Blocked appends the devices that have no room for a request, even without what ends by itself.
 func (l *Ledger) Blocked(specs []Spec, temp int64, into []int) []int {
 	l.look(specs, temp, true, func(d int, _ int64) bool {
 		into = append(into, d)
@@ -145,7 +145,7 @@ func (l *Ledger) addNeeds(specs []Spec) {
 	}
 }
 
-// Has reports whether an owner has bytes on one of these devices that do not leave by themselves.
+// Has reports whether an owner has bytes on one of these devices that are not leaving.
 func (l *Ledger) Has(o Owner, devices []int) bool {
 	a := l.owners[o]
 	if a == nil {
@@ -159,7 +159,7 @@ func (l *Ledger) Has(o Owner, devices []int) bool {
 	return false
 }
 
-// On returns the bytes on a device that an owner has and that do not leave by themselves.
+// On returns an owner's bytes on a device that are not leaving.
 func (l *Ledger) On(o Owner, device int) int64 { return l.owners[o].on(device) }
 
 // on is On. The nil account, of no owner, has nothing.
@@ -175,8 +175,9 @@ func (a *account) on(device int) (bytes int64) {
 	return bytes
 }
 
-// Each calls f for each of an owner's placements that has bytes which do not leave by themselves, with the bytes on
-// each of its devices. It takes time in proportion to these placements, not to their devices. Devices do not change.
+// Each calls f for each of an owner's placements that has bytes which are not leaving, with the bytes on each of its
+// devices. It takes time in proportion to these placements, not to their devices. The devices passed to f do not
+// change.
 func (l *Ledger) Each(o Owner, f func(on Devices, bytes int64)) {
 	a := l.owners[o]
 	if a == nil {
@@ -189,8 +190,8 @@ func (l *Ledger) Each(o Owner, f func(on Devices, bytes int64)) {
 	}
 }
 
-// Used adds the devices to a set, 64 a word, on which an owner has objects that are not retired, also those without
-// bytes. It takes time in proportion to the owner's placements and to the set's words.
+// Used adds the devices on which an owner has objects that are not retired, even without bytes, to a set, 64 in a word.
+// It takes time in proportion to the owner's placements and to the set's words.
 func (l *Ledger) Used(o Owner, into []uint64) []uint64 {
 	a := l.owners[o]
 	if a == nil {
@@ -204,7 +205,7 @@ func (l *Ledger) Used(o Owner, into []uint64) []uint64 {
 	return into
 }
 
-// Uses returns a count that changes whenever Used may return others.
+// Uses returns a count that changes whenever the result of Used may change.
 func (l *Ledger) Uses(o Owner) uint64 {
 	if a := l.owners[o]; a != nil {
 		return a.uses
@@ -212,7 +213,7 @@ func (l *Ledger) Uses(o Owner) uint64 {
 	return 0
 }
 
-// AddTo adds a placement's devices to a set, 64 a word.
+// AddTo adds a placement's devices to a set, 64 in a word.
 func (p Placement) AddTo(set []uint64) []uint64 {
 	e := p.extent
 	for last := int(e.devices[len(e.devices)-1]); len(set) <= last>>6; {
@@ -263,7 +264,7 @@ func (l *Ledger) exhausted(a *account, label string, d int, need int64) error {
 	return status.New(status.ResourceExhausted, "%s", b.String())
 }
 
-// Holder is the objects on one device that have owner and label in common.
+// Holder is the objects of one owner with one label on one device.
 type Holder struct {
 	Owner   string // its name
 	Label   string
@@ -271,8 +272,8 @@ type Holder struct {
 	Bytes   int64 // on the device
 }
 
-// Holders returns the n biggest holders of a device's memory; what computations under way take beside is not shown. It
-// looks at every object of the ledger.
+// Holders returns the n biggest holders of a device's memory, without the temporary memory of computations. It examines
+// every object of the ledger.
 func (l *Ledger) Holders(d, n int) []Holder {
 	type key struct {
 		owner *account
@@ -306,7 +307,7 @@ func (l *Ledger) Holders(d, n int) []Holder {
 }
 
 // HoldersText names the biggest holders of a device's memory for people, such as "8 MiB in 2 of params, session 1"; ""
-// where there are none. It looks at every object of the ledger.
+// if there are none. It examines every object of the ledger.
 func (l *Ledger) HoldersText(d int) string {
 	const most = 4 // that a message names
 	var all []string

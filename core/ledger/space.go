@@ -9,17 +9,17 @@ import (
 )
 
 // How the ledger answers in constant time. Each placement has one sum, however many devices it has. used and temps, by
-// device, are the truth as it was at the last fold; since then each placement remembers by how much its own sums
-// differ. No device can have got more since than all placements together have risen, so a request surely fits if
+// device, are exact as of the last fold; since then each placement records by how much its own sums have changed. No
+// device can have gained more since than the total rise of all placements, so a request certainly fits if
 //
 //	its bytes + all that rose since the last fold <= the least room that its devices had at the last fold
 //
-// Placements that only go up and down, as those of a loop do, have risen by little. Only where this does not show that
-// there is room, the differences are folded into used, which takes time in proportion to the devices of the placements
-// that have changed, and each device of the request is looked at.
+// Placements that only go up and down, as those of a loop do, have risen by little. Only if this does not prove that
+// there is room, the changes are folded into used, and each device of the request is checked. A fold takes time in
+// proportion to the devices of the placements that have changed.
 
-// The owners of a group have the same sums beside: what they have together on a device, and how much that may have
-// risen. What leaves by itself is folded, too, though nothing is decided by it before a fold.
+// The owners of a group have the same sums in addition: what they have together on a device, and how much that may have
+// risen. Bytes that are leaving are folded, too, although nothing is decided by them before a fold.
 
 // MaxDevices bounds the numbers of devices: those of 10,000 hosts with some dozens each.
 const MaxDevices = 1 << 20
@@ -146,7 +146,7 @@ func (s *Spec) validate(a *account) error {
 	return nil
 }
 
-// charge adds bytes to each device of a placement, or takes them off.
+// charge adds bytes to each device of a placement, or subtracts them if negative.
 func (sp *space) charge(e *extent, bytes int64) {
 	if bytes == 0 {
 		return
@@ -162,7 +162,7 @@ func (sp *space) charge(e *extent, bytes int64) {
 	sp.changed(e)
 }
 
-// leave adds bytes to those of a placement that leave by themselves, or takes them off.
+// leave adds bytes to those of a placement that are leaving, or subtracts them if negative.
 func (sp *space) leave(e *extent, bytes int64) {
 	if bytes != 0 {
 		e.leaving += bytes
@@ -170,8 +170,8 @@ func (sp *space) leave(e *extent, bytes int64) {
 	}
 }
 
-// Begin records that a computation is under way on a placement, which takes so many bytes beside what it reads and
-// makes: of those under way on a device, the one that takes most counts. End tells that it has ended.
+// Begin records that a computation is under way on a placement, which takes so many bytes in addition to what it reads
+// and makes: of those under way on a device, the one that takes most counts. End records that it has ended.
 func (l *Ledger) Begin(p Placement, bytes int64) { l.compute(p.extent, bytes, 1) }
 
 // End is the end of Begin.
@@ -246,7 +246,7 @@ func (e *extent) list() {
 // maxDirty bounds the placements that have changed since the last fold, and are kept for that.
 const maxDirty = 1 << 12
 
-// fold makes used and temps the truth.
+// fold makes used and temps exact.
 func (sp *space) fold() {
 	sp.round++
 	sp.rise = 0

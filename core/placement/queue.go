@@ -16,26 +16,26 @@ import (
 // # Whose turn it is
 //
 // A priority orders the requests of one owner, and every minute of waiting counts as one priority more. Between owners,
-// each one's first request comes before anyone's second, and so on. Of those, the first is the one whose owner has the
-// highest class, then the fewest devices in exclusive slices, and then the one that came first; after ten minutes of
-// waiting, only who came first counts. So a session does not get ahead of others by the priorities, or the number, of
-// its requests, and since a request that has waited for long enough comes before all that arrive, none stays behind
-// without end.
+// each one's first request comes before anyone's second, and so on. Among these, the owner's class decides first
+// (higher before lower), then its number of devices in exclusive slices (fewer before more), then the order of arrival;
+// after ten minutes of waiting, only the order of arrival counts. So a session does not get ahead of others by the
+// priorities or the number of its requests. And since a request that has waited long enough comes before all new ones,
+// none waits without end.
 //
 // # Quotas
 //
-// An owner's slices have at most Request.Quota devices together. What it does not have yet of that is for its requests
-// in the order of their turns. From the first one on that wants more, they wait for its slices to be released, or for
-// those requests: behind all others, and without keeping devices. So they cost other owners nothing, and small requests
-// of an owner do not keep its large ones waiting.
+// An owner's slices have at most Request.Quota devices together. The rest of the quota goes to its requests in the
+// order of their turns. From the first request on that needs more than what is left, they wait until the owner's slices
+// are released: behind all other requests, and without keeping devices. So they cost other owners nothing, and small
+// requests of an owner do not delay its large ones.
 //
 // # Why every request gets its devices
 //
-// A request that waits keeps devices for itself for a while: as many as it wants, those that are free, and of the
-// others those that the fewest have. These are granted to no later request, nor to a session that begins meanwhile.
-// Then it lets others have them for as long, and then keeps them for twice as long, and so on: see isKeeping. So what
-// others wait for because of a request never takes longer than that request has waited itself, and in the end it keeps
-// devices for longer than those who have the rest need to let them go.
+// A request that waits keeps devices for itself for a while: as many as it wants, first those that are free, then those
+// with the fewest users. These are not granted to later requests, nor to sessions that begin meanwhile. Then it lets
+// others have them for the same time, then keeps them for twice as long, and so on: see isKeeping. So others never wait
+// for a request for longer than it has waited itself, and in the end it keeps devices for longer than those who have
+// the rest need to release them.
 
 // Request asks for a slice.
 type Request struct {
@@ -87,7 +87,7 @@ const (
 	maxLooking = 8
 )
 
-// behindAll is more than the requests that one owner has in turns before those that wait for quotas.
+// behindAll is more than the number of requests of one owner. It puts those that wait for quotas behind all others.
 const behindAll = 1 << 40
 
 // queue is the requests that wait.
@@ -103,9 +103,9 @@ type queue struct {
 	kept           uint64 // counts changes of what requests keep
 }
 
-// search is a search for the devices of a request, in steps. Others come in between. So before it ends in a grant, it
-// looks at the devices again, and begins anew if something has happened to some. If that goes on, it does all steps at
-// once. It also begins anew when a worker leaves, or takes the place of another.
+// search is a search for the devices of a request, in steps, between which other events come. So before it ends in a
+// grant, it checks the devices again, and starts over if any of them has changed. If that happens repeatedly, it does
+// all steps at once. It also starts over when a worker leaves, or takes the place of another.
 type search struct {
 	of      *Request // nil: it is yet to begin
 	step    step     // the next
@@ -129,22 +129,22 @@ const (
 // maxTries bounds search.tries.
 const maxTries = 4
 
-// cancel has a search begin anew.
+// cancel makes a search start over.
 func (s *search) cancel() { s.of, s.devices = nil, nil }
 
 // Position returns the place of a request among those that wait, beginning with 1.
 func (r *Request) Position() int { return r.position }
 
-// Arrived orders requests that were asked at one time: the first of them has the lowest.
+// Arrived orders requests that were made at the same time: the first one has the lowest number.
 func (r *Request) Arrived() uint64 { return r.arrived }
 
-// IsBeyondQuota reports whether a request waits until its owner's slices, or those of its requests that come first,
-// leave it enough of the quota.
+// IsBeyondQuota reports whether a request waits until its owner's slices, and its requests that come before it, leave
+// it enough of the quota.
 func (r *Request) IsBeyondQuota() bool { return r.beyond }
 
-// Lacks returns the devices that a waiting request wants and that others have. It is empty if the request is too
-// far behind to have looked for any, those before it keep all, or it waits for its owner's quota. The caller must not
-// change it.
+// Lacks returns the devices that a waiting request wants and that others have. It is empty if the request is too far
+// back in the queue to have looked for any, if requests before it keep all, or if it waits for its owner's quota. The
+// caller must not change it.
 func (r *Request) Lacks() Numbers { return r.lacks }
 
 // Result returns the slice of a request that Serve has ended, or why it cannot be met. Both are nil if its time passed
@@ -203,10 +203,10 @@ func (m *Map) SetQuota(owner string, quota int) {
 	o.order(m.queue.looked)
 }
 
-// Serve grants slices to the requests whose turn has come, and ends those whose time has passed or that cannot be met
-// any more. It returns those that have ended, and sets Position and Lacks of the others. The search for a request's
-// devices has a few steps, which each take time in proportion to the cluster's devices; it does at most so many. If
-// more reports true, the next call goes on with the rest; changes meanwhile count in the next look.
+// Serve grants slices to requests whose turn has come, and ends requests whose time is over or that can no longer be
+// met. It returns those that have ended, and sets Position and Lacks of the others. The search for a request's devices
+// has a few steps, each of which takes time in proportion to the cluster's devices; Serve does at most most steps. If
+// more is true, the next call continues with the rest; changes in between count in the next look.
 func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, more bool) {
 	q := &m.queue
 	for begin := q.at == 0 && q.search.of == nil; ; begin = false {
@@ -251,8 +251,8 @@ func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, m
 	}
 }
 
-// look does a step of the search for a request's devices. With the last one it grants its slice, or finds that it
-// cannot be met any more, or, if it waits, has it keep devices.
+// look does a step of the search for a request's devices. The last step grants the slice, or finds that the request can
+// no longer be met, or, if it waits, keeps devices for it.
 func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, waits bool) {
 	q, s := &m.queue, &m.queue.search
 	switch {

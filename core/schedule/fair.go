@@ -6,76 +6,78 @@ import (
 	"slices"
 )
 
-// Fair is the policy that shares device time among tenants by their weights, and what a tenant gets equally among its
-// sessions. On each device it places the gangs of a session in the order of submission. A gang that has to wait keeps
-// back those later ones of its session that use one of its devices, or come after it, and no others.
+// Fair is the policy that shares device time among tenants by their weights, and a tenant's share equally among its
+// sessions. On each device it places the gangs of a session in the order of submission. A gang that has to wait delays
+// only later gangs of its session that use one of its devices, or come after it.
 //
 // # Shares
 //
 // Time is counted on each device, by tenant: the time for which its gangs occupied the device, divided by its weight.
-// Each device has a virtual time: that at which the tenant which was served last began its turn. A tenant that comes
-// begins at the virtual time, so it neither has saved time up nor pays for others' (start-time fair queueing). Of the
-// gangs that are first in their sessions, the next place is for the one whose tenant leads least over the virtual times
-// of its devices. Which of a tenant's sessions that is follows from time that is counted in the same way among these
-// alone. So neither the number of its sessions nor their coming and going changes what a tenant gets. A gang is charged
-// its estimated cost when it gets its place, and the difference when it ends and was measured.
+// Each device has a virtual time: the count at which the tenant that was served last began its turn. A tenant that
+// arrives begins at the virtual time, so it has neither saved up time nor pays for time before (start-time fair
+// queueing). Of the gangs that are first in their sessions, the next place goes to the one whose tenant leads least
+// over the virtual times of its devices. Among a tenant's sessions, time is counted in the same way. So neither the
+// number of its sessions nor their coming and going changes what a tenant gets. A gang is charged its estimated cost
+// when it gets its place, and the difference when it has ended and was measured.
 //
-// A session that is new to its tenant begins at what the tenant's sessions have had on average: if it began at their
-// virtual time, it would come before those that stay, and so would the next one. Tenants that are new do come before
-// others, since a tenant that is below its share waits for one window at most.
+// A new session of a tenant begins at the average of what the tenant's sessions have had: if it began at their virtual
+// time, it would come before the sessions that stay, and so would each further new one. A new tenant does come before
+// others, since a tenant below its share waits for one window at most.
 //
-// A tenant that is ahead of another which has gangs there has no more than its part of what is placed, and so has a
-// session among those of its tenant. So shares hold, too, for sessions that have a few gangs under way at a time and
-// wait for one to end before they ask for the next: what they all have under way may be less than a window, and a
-// device takes it in any order. Two gangs and a small part of the window each has in any case, so that the device has
-// work while its next ones come. The other may be away, too, for a window at most: one that waits for its last gang to
-// end before it asks for more would otherwise find the window full whenever it comes back.
+// While a tenant is ahead of another one that has gangs on a device, it may have at most its share of what is placed
+// there; so may a session among those of its tenant. This makes shares hold also for sessions that keep only a few
+// gangs under way and wait for one to end before they submit the next: all of these together may be less than a window,
+// and would otherwise be placed in any order. Each may always have two gangs and a small part of the window, so that
+// the device has work until its next gangs come. The other tenant counts even if its gangs have all ended, for one
+// window: otherwise a tenant that waits for its last gang before it submits more would find the window full whenever it
+// comes back.
 //
 // # Classes, and bounds
 //
-// A tenant may have a class, and a part of each device that it has at least and at most; divideTime says what each then
-// gets of a device that all want. A tenant whose part is not the one of its weight is charged as if its weight gave it
-// that part. One that has had as much as it may have at most is kept back until time has passed, and takes no part
-// meanwhile: so devices may be idle, but for no other reason, and others have what it leaves.
+// A tenant may have a class, and a minimum and a maximum part of each device; divideTime says what each then gets of a
+// device that all want. A tenant whose part differs from that of its weight is charged as if its weight gave it that
+// part. A tenant that has reached its maximum is kept back for some time, and does not count meanwhile: others get what
+// it leaves, and if there are none, the device is idle.
 //
 // # The window
 //
 // A place cannot be taken back, so few are given ahead: on each device as many as fill Window nanoseconds by their
 // estimates, and at most Gangs of them. A gang that was not measured yet, or is longer than the window, takes a whole
-// one, so it waits until its devices are free. If all placed gangs are about to end, and were not many short ones, the
-// next are placed already, for one window more, so that the device has them in time: otherwise a gang that leaves no
-// room for the next, such as one of 40 ms for one of 20, would leave its device idle while the controller hears of its
-// end. So a session that is below its share waits for one window at most, or for one longer gang and the end of
-// another: the rest of that one, if it takes longer than usual, and the gangs that were placed as if it did not.
+// window, so it waits until its devices are free. If all placed gangs are about to end, and are not many short ones,
+// the next are placed already, for one more window, so that the device has them in time. Otherwise a gang that leaves
+// no room for the next one, such as one of 40 ms before one of 20, would leave its device idle until the controller
+// hears of its end. So a session below its share waits for one window at most, or for one longer gang and the end of
+// another. If that other one takes longer than estimated, the session also waits for the rest of it, and for the gangs
+// that were placed too early because of that.
 //
 // # Gangs of several devices
 //
-// A tenant's lead is that of the device where it leads most: there it has its share, and on its other devices others
-// have the rest (max-min fairness). A device that no other tenant wants, or that is idle for much of the time, keeps it
-// from nothing, and does not count. Device time that a tenant has not had yet on the device that counts is kept for it,
-// up to a bound. On its other devices it is at most the slack further behind, so that it does not come before their
-// other users for long when its share there grows.
+// A tenant's lead is that on the device where it leads most: there it gets its share, and on its other devices others
+// get the rest (max-min fairness). A device that no other tenant wants, or that is idle for much of the time, limits
+// nobody, and does not count. Device time that a tenant has yet to get on the device that counts is kept for it, up to
+// a bound. On its other devices it is behind by at most the slack more than that, so that it does not come before their
+// other users for long if its share there grows.
 //
-// The devices of a gang begin together, so those that are free first are idle until the last one is. Three rules bound
-// that. Others come before the gang if they end before it is expected to begin (backfill). It has its place shortly
-// before it begins, or at once behind another one of the same devices, which is in step with it. And it keeps a device
-// idle that others want only for a small part of the time since its tenant last did so. Until then others pass it; the
-// longer they do, the longer the gap may be, and the more of its tenant's gangs follow in step when it begins. So
-// tenants whose sets of devices overlap have their shares over some seconds, but not over less.
+// The devices of a gang begin together, so those that are free first are idle until the last one is free. Three rules
+// bound that. Other gangs come first if they end before this one is expected to begin (backfill). The gang gets its
+// place only shortly before it begins, or at once after another gang on the same devices, with which it is in step. And
+// it may keep a device idle that others want only for a small part of the time since its tenant last did so. Until then
+// others pass it; the longer they do, the longer the gap may be, and the more gangs of its tenant follow in step once
+// it begins. So tenants whose sets of devices overlap have their shares over some seconds, but not over shorter times.
 //
 // # Why every gang gets its place
 //
-// A gang that is first in line, and has to wait for a device, is passed by others for so long only as it takes until it
-// may keep each of its devices idle. Then nothing is placed before it on the device that is free last, and on others
-// only what ends before that: it waits for what was placed there before, and that ends. Every gang comes first in line
-// at some time, since each gang that is placed before it puts that gang's tenant and session further ahead; and where
-// devices differ in that, one that is overdue comes first, and nothing more is placed on its devices.
+// A gang that is first in line, and has to wait for a device, is passed by others only until it may keep each of its
+// devices idle. Then nothing more is placed before it on the device that is free last, and on the others only gangs
+// that end before that. So it waits only for gangs that were placed earlier, and these end. Every gang comes first in
+// line at some time, since each gang that is placed before it puts the tenant and session of that gang further ahead.
+// If devices disagree about that, an overdue gang comes first, and nothing more is placed on its devices.
 //
 // # Costs
 //
-// Devices that all gangs so far have used together are one group, and are counted as one. A step looks at the groups of
-// the gangs that are first in their sessions, and never at devices; at none if no device has room, and at few if none
-// of these gangs has room on all of its devices. Of those who are asked, none comes after the last one that has.
+// Devices that all gangs so far have used together form a group, and are counted as one. A step examines the groups of
+// the gangs that are first in their sessions, never single devices. It examines none if no device has room, and few if
+// none of these gangs has room on all of its devices; it asks gangs in line only as far as the last one that has room.
 // Tenants' shares of a group are computed again only when the set of tenants that want it has changed.
 type Fair struct {
 	Window int64 // nanoseconds of estimated device time that are placed ahead; 0 means DefaultWindow
@@ -120,8 +122,8 @@ type Fair struct {
 // the controller hears that something has ended, and short enough that a person does not notice the wait.
 const DefaultWindow = 50e6
 
-// early is the rest of the window at which the placed gangs count as about to end. It is long enough for a worker to
-// receive a large computation, and to launch it on a GPU.
+// early is the part of the window that remains when placed gangs count as about to end. It is long enough for a worker
+// to receive a large computation, and to launch it on a GPU.
 const early = 1. / 10
 
 // SetTime tells the time.
@@ -196,8 +198,9 @@ func (f *Fair) Pop() *Gang {
 	return nil
 }
 
-// isAlone reports whether a gang, while none waits, has its place at once, as Pop would say: no other session has a
-// gang on its devices, and there is room. It spares most gangs of a session that has devices for itself the line.
+// isAlone reports whether a gang, while none waits, gets its place at once, as it would from Pop: no other session has
+// a gang on its devices, and there is room. So most gangs of a session that has devices for itself need not go through
+// the line.
 func (f *Fair) isAlone(s *share, g *Gang) bool {
 	if f.bound > 0 {
 		return false
@@ -218,7 +221,7 @@ func (f *Fair) isAlone(s *share, g *Gang) bool {
 	return true
 }
 
-// isFull reports whether no device has room for a gang that takes some. It spares most calls of Pop the rest.
+// isFull reports whether no device has room for a gang that takes some. Most calls of Pop end here.
 func (f *Fair) isFull() bool {
 	full := f.free == 0
 	f.fullest, f.busiest = 0, 0
@@ -230,10 +233,10 @@ func (f *Fair) isFull() bool {
 	return full
 }
 
-// countRoomy finds the heads that have room on each of their devices, apart from reservations of others, and returns
-// how many there are. One that is kept back has none. If there are several heads it does not look, and says that all
-// have room: one of them will have a place soon, before many others are asked. Asking a single head costs no more,
-// unless there are many groups.
+// countRoomy finds the heads that have room on each of their devices, not counting reservations of others, and returns
+// their number. A head that is kept back has no room. Once it has found several, it stops and counts all as having
+// room: one of them will get a place soon, before many others are asked. A single head on a single group counts without
+// a check, since asking it costs no more.
 func (f *Fair) countRoomy() (n int) {
 	const several = 4
 	if len(f.heads) == 1 && len(f.groups) == 1 {
@@ -250,7 +253,7 @@ func (f *Fair) countRoomy() (n int) {
 	return n
 }
 
-// hasRoom is countRoomy of one head.
+// hasRoom is countRoomy for one head.
 func (f *Fair) hasRoom(h *head) bool {
 	if until := f.kept(h); until > 0 {
 		f.wake(until)
@@ -273,10 +276,10 @@ func (f *Fair) hasRoom(h *head) bool {
 	return true
 }
 
-// endsSoon reports whether all gangs that are left on a group's devices are about to end by their estimates. If they
-// are not yet, the gangs that wait are looked at again then. It is false for many short ones: the end of each makes
-// room for the next, and a timer would be set at each. And it is false if a party may have something at most: what is
-// kept back until the end would lose its turn to another that is placed before.
+// endsSoon reports whether all gangs that are left on a group's devices are about to end, by their estimates. If they
+// are not yet, it schedules another look at the waiting gangs for then. It is false for many short gangs: the end of
+// each makes room for the next, and each would set a timer. And it is false if a party has a maximum: a gang that is
+// kept back until the end would lose its turn to one that is placed before.
 func (f *Fair) endsSoon(at *group) bool {
 	soon := int64(early * float64(f.window()))
 	if at.takes <= int64(at.gangs)*soon || at.unknown > 0 || f.Gangs == 1 || f.capped > 0 {
@@ -287,16 +290,16 @@ func (f *Fair) endsSoon(at *group) bool {
 	return then <= f.now
 }
 
-// wake has the gangs that wait be looked at again at a time that is to come.
+// wake schedules another look at the waiting gangs, at a later time.
 func (f *Fair) wake(then int64) {
 	if then > f.now {
 		f.due = cmp.Or(min(f.due, then), then)
 	}
 }
 
-// aheadOn returns the group on whose devices a head waits for gangs of its own tenant or session to end, or -1: this
-// one is ahead of another there, and has its part of what is placed. It waits for none that may wait for later gangs,
-// as for the head itself.
+// aheadOn returns a group on whose devices a head has to wait for gangs of its own tenant or session to end, or -1:
+// that tenant or session is ahead of another one there, and has its share of what is placed. It does not wait for gangs
+// that may wait for later gangs, since one of these could be the head itself.
 func (f *Fair) aheadOn(h *head) (group int) {
 	const few, small = 2, 1. / 16 // gangs, and part of the window, that it has in any case
 	cost, p := f.cost(h.gang), h.of
@@ -327,14 +330,14 @@ func (f *Fair) aheadOn(h *head) (group int) {
 	return -1
 }
 
-// least returns the least finish of the parties that have gangs placed in a group, or are away. Others may wait for
-// other devices.
+// least returns the least finish of the parties that have gangs placed in a group, or are away. Other parties may be
+// waiting for other devices.
 func (f *Fair) least(group int) float64 {
 	f.count(group)
 	return f.groups[group].least
 }
 
-// count finds what least and partBeside return, once for each call of Pop.
+// count computes what least and partBeside return, once for each call of Pop.
 func (f *Fair) count(group int) {
 	at := f.groups[group]
 	if at.counted == f.pops {
@@ -352,7 +355,7 @@ func (f *Fair) count(group int) {
 	}
 }
 
-// leastAmong is least of a party's sessions.
+// leastAmong is least for a party's sessions.
 func (f *Fair) leastAmong(p *party, group int) float64 {
 	t := &p.on[group]
 	if t.counted != f.pops {
@@ -366,8 +369,8 @@ func (f *Fair) leastAmong(p *party, group int) float64 {
 	return t.least
 }
 
-// fits reports whether a head can have its place: there is room on its devices, and it ends before those begin that
-// were asked before it and keep devices. It finds when the head is expected to begin.
+// fits reports whether a head can have its place: there is room on its devices, and it ends before the heads begin that
+// were asked earlier and keep devices. It also computes when the head is expected to begin.
 func (f *Fair) fits(a *asking) bool {
 	cost, first := f.cost(a.gang), int64(math.MaxInt64)
 	a.begin = 0
@@ -391,8 +394,8 @@ func (f *Fair) fits(a *asking) bool {
 	return true
 }
 
-// reserve has those that are asked later leave room for a head, which does not fit, or may begin later. It returns in
-// how many more groups nothing may be placed.
+// reserve makes heads that are asked later leave room for this one, which does not fit, or begins later. It returns the
+// number of groups in which nothing may be placed any more because of that.
 func (f *Fair) reserve(a *asking) (closed int) {
 	if len(a.groups) > 1 {
 		return f.hold(a)
@@ -460,7 +463,7 @@ func (f *Fair) Remove(g *Gang) {
 	f.forget()
 }
 
-// unqueued records that a gang does not wait for a place any more.
+// unqueued records that a gang no longer waits for a place.
 func (f *Fair) unqueued(g *Gang) {
 	f.queued--
 	if g.Calls {
@@ -468,8 +471,8 @@ func (f *Fair) unqueued(g *Gang) {
 	}
 }
 
-// Left implements leaver. The gang's charge there is returned, so that a device that is done with a gang, or has
-// dropped it, is not kept from others by the devices that are not.
+// Left implements leaver. The gang no longer counts there, so that a device that has finished with a gang, or has
+// dropped it, is not kept from others by the devices that have not.
 func (f *Fair) Left(g *Gang, on DeviceSet, time int64) {
 	var now mask // of these devices, those that it had until now
 	if !now.intersect(&g.Devices.mask, &on.mask) || !now.remove(&g.left) {
@@ -501,7 +504,7 @@ func (f *Fair) Done(g *Gang, time int64) {
 	f.forget()
 }
 
-// end takes a gang that has its place out of a group, and corrects what it was charged there.
+// end removes a placed gang from a group, and corrects its charge there.
 func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 	at, p, cost := f.groups[group], s.of, f.cost(g)
 	at.settle(f.now, f.slack(at))
@@ -546,6 +549,6 @@ func (f *Fair) cost(g *Gang) int64 {
 
 func (f *Fair) window() int64 { return cmp.Or(f.Window, DefaultWindow) }
 
-// slack is how far a party or a session may be behind others on a group's devices, as time for a weight of 1: a gang
-// may be kept from one device by another.
+// slack is how far a party or a session may be behind others on a group's devices, as time for a weight of 1, since one
+// device may keep a gang from another.
 func (f *Fair) slack(at *group) int64 { return max(f.window(), at.longest) }

@@ -3,19 +3,19 @@ package schedule
 import "math"
 
 // The devices of a gang begin together, so those that are free before the last one are idle until then: that is a gap.
-// Here is how long gaps are expected to be, and which of them a head may keep from others.
+// This file computes how long gaps are expected to be, and whether a head may keep the devices idle meanwhile.
 
-// The bounds of gaps. Tenants miss a part of their shares that is at most mostIdle for each tenant of wider gangs,
-// since devices are idle for that. Those of wider gangs wait for up to mostHeld for a short gap, and are behind
-// meanwhile.
+// The bounds of gaps. Since devices are idle during gaps, tenants miss at most mostIdle of a device's time for each
+// tenant with wider gangs. Tenants with wider gangs wait for up to mostHeld for a short gap, and are behind meanwhile.
 const (
 	mostIdle = 1. / 32 // of a device's time: for the gaps of one tenant's gangs
 	leastGap = 1. / 16 // of the window: what a gap counts at least, since estimates are not exact
 	mostHeld = 8       // times the slack: the device time after which a gap may be of any length
 )
 
-// freeAt returns when what is placed on a group's devices is expected to have ended. What takes longer than expected is
-// expected to take as much more as it has yet. Nothing waits for the end of what may wait for later gangs.
+// freeAt returns when the gangs placed on a group's devices are expected to have ended. If they are late, they are
+// expected to be late by twice as much in the end. A gang that may wait for later gangs does not count, since nothing
+// waits for its end.
 func (f *Fair) freeAt(at *group) int64 {
 	if at.gangs == 0 || at.calls > 0 {
 		return f.now
@@ -27,8 +27,8 @@ func (f *Fair) freeAt(at *group) int64 {
 // takes returns how long a gang is expected to take.
 func (f *Fair) takes(g *Gang) int64 { return max(f.cost(g), g.Cost) }
 
-// areInStep reports whether the gang that was placed last on each of some groups' devices is the same one. Then they
-// are free at the same time, whenever that is.
+// areInStep reports whether the same gang was placed last on the devices of all these groups. Then they are free at the
+// same time, whenever that is.
 func (f *Fair) areInStep(groups []int) bool {
 	for _, i := range groups {
 		if f.groups[i].last != f.groups[groups[0]].last {
@@ -38,15 +38,15 @@ func (f *Fair) areInStep(groups []int) bool {
 	return true
 }
 
-// beginsSoon reports whether a head is about to begin. If it is not yet, it is looked at again then.
+// beginsSoon reports whether a head is about to begin. If it is not yet, it schedules another look for then.
 func (f *Fair) beginsSoon(a *asking) bool {
 	then := a.begin - int64(early*float64(f.window()))
 	f.wake(then)
 	return then <= f.now
 }
 
-// hold has those that are asked later end before a head is expected to begin, on the devices that it may keep idle. It
-// returns in how many more groups nothing may be placed.
+// hold requires heads that are asked later to end before this one is expected to begin, on the devices that it may keep
+// idle. It returns the number of groups in which nothing may be placed any more because of that.
 func (f *Fair) hold(a *asking) (closed int) {
 	begin, free := int64(0), int64(0)
 	for _, i := range a.groups {
@@ -73,19 +73,19 @@ func (f *Fair) hold(a *asking) (closed int) {
 	return closed
 }
 
-// mayBeIdle reports whether a party's gangs may keep a group's devices idle for so long: by the device time that all
-// have had there since the virtual time at which they last did.
+// mayBeIdle reports whether a party's gangs may keep a group's devices idle for the time of a gap. That depends on the
+// device time that all parties have had there since held, the virtual time at which this party last did so.
 func (at *group) mayBeIdle(gap, held float64) bool {
 	had := at.all * (at.virtual - held)
 	return had >= at.most || gap <= mostIdle*had
 }
 
-// gapCost returns the device time of which a gap is the part that may be idle.
+// gapCost returns the device time that must pass so that a gap is the part of it that may be idle.
 func (f *Fair) gapCost(at *group, gap int64) float64 {
 	return min(max(float64(gap), leastGap*float64(f.window()))/mostIdle, mostHeld*float64(f.slack(at)))
 }
 
-// countGaps counts the gaps before a head, which gets its place, against what its party may keep idle.
+// countGaps counts the gaps before a head that gets its place against the time that its party may keep devices idle.
 func (f *Fair) countGaps(a *asking) {
 	for _, i := range a.groups {
 		at, p := f.groups[i], a.of
@@ -107,8 +107,8 @@ func (f *Fair) weights(group int) float64 {
 	return 1 / max(f.divisionOf(group).level, least)
 }
 
-// behind returns by how much a head's party is behind on the device where that is least, of those that count, and its
-// session within the party, as far as gangs that have passed it may be the cause.
+// behind returns by how much a head's party is behind, on the device where that is least, of those that count; and the
+// same for its session within the party. Both are bounded by what gangs that passed it can have caused.
 func (f *Fair) behind(h *head) (party, session float64) {
 	if len(f.groups) == 1 {
 		return 0, 0 // nothing but its turn keeps a gang back
@@ -130,8 +130,8 @@ func (f *Fair) behind(h *head) (party, session float64) {
 	return party, session
 }
 
-// settle counts for how long a group's devices were idle lately: an eighth of the time for which they are in use is
-// taken off. If more than the slack remains, they have time to spare.
+// settle updates for how long a group's devices were idle lately: it adds idle time, and subtracts an eighth of the
+// time for which they were in use. If the result is more than the slack, they have time to spare.
 func (at *group) settle(now, slack int64) {
 	const spent = 8
 	if d := now - at.settled; at.gangs == 0 {

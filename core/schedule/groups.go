@@ -4,9 +4,9 @@ import (
 	"slices"
 )
 
-// group is a set of devices that each gang so far has used all of, or none of.
+// group is a set of devices of which each gang so far has used all or none.
 type group struct {
-	// Scratch of Pop, which looks at these for each head:
+	// Scratch of Pop, for each head:
 	room  int64   // the load up to which gangs may be placed
 	free  int64   // when what is placed is expected to have ended
 	begin int64   // when the next is expected to begin behind those that were asked, and wait
@@ -47,7 +47,7 @@ type absence struct {
 	since int64
 }
 
-// misses reports whether a party other than p has had gangs there since a time, and may have none now.
+// misses reports whether a party other than p has had gangs there since a time, even if it has none now.
 func (at *group) misses(p *party, since int64) bool {
 	last := at.away[0]
 	if last.p == p {
@@ -56,14 +56,14 @@ func (at *group) misses(p *party, since int64) bool {
 	return last.p != nil && last.since > since
 }
 
-// enter records that a party has gangs now.
+// enter records that a party has gangs there now.
 func (at *group) enter(p *party) {
 	at.parties++
 	at.weights += p.terms.Weight
 	at.set += p.key
 }
 
-// exit records that a party has none any more.
+// exit records that a party has no gangs there any more.
 func (at *group) exit(p *party) {
 	at.parties--
 	at.weights -= p.terms.Weight
@@ -73,7 +73,7 @@ func (at *group) exit(p *party) {
 	}
 }
 
-// counts adds a gang to the window that placed gangs take, or subtracts it.
+// counts adds a gang to the counts of what placed gangs take of the window, times n.
 func (at *group) counts(g *Gang, n int) {
 	if g.Calls {
 		at.calls += n
@@ -85,7 +85,8 @@ func (at *group) counts(g *Gang, n int) {
 	}
 }
 
-// close bounds the room of a group by a load, and returns 1 if nothing more may be placed there because of that.
+// close lowers the room of a group to a load, and returns 1 if nothing more may be placed there because of that,
+// otherwise 0.
 func (at *group) close(room int64) int {
 	was := at.room > at.load
 	if at.room = min(at.room, room); was && at.room <= at.load {
@@ -94,7 +95,8 @@ func (at *group) close(room int64) int {
 	return 0
 }
 
-// divide has each group be inside of the set or outside of it, and makes one of the devices that are in none.
+// divide splits groups so that each is inside or outside of the set, and makes a group of the set's devices that are in
+// none.
 func (f *Fair) divide(set *mask) {
 	left := &f.remaining
 	left.low, left.high = set.low, append(left.high[:0], set.high...)
@@ -136,7 +138,7 @@ func (f *Fair) divide(set *mask) {
 	}
 }
 
-// groupsOf appends the groups that make up a set, which Push has seen.
+// groupsOf appends the groups that make up a set. Push has divided the groups by it.
 func (f *Fair) groupsOf(set *mask, to []int) []int {
 	for i, at := range f.groups {
 		if at.devices.overlaps(set) {
@@ -159,8 +161,8 @@ func (d *division) weight(p *party) float64 {
 	return max(d.parts[p.slot], least) / max(d.level, least)
 }
 
-// divisionOf returns how the parties that have gangs in a group divide its devices' time. Groups with the same parties
-// share a division.
+// divisionOf returns how the parties with gangs in a group divide its devices' time. Groups with the same parties share
+// a division.
 func (f *Fair) divisionOf(group int) *division {
 	at := f.groups[group]
 	if at.divided != nil && at.divided.set == at.set {
@@ -174,7 +176,7 @@ func (f *Fair) divisionOf(group int) *division {
 	return at.divided
 }
 
-// newDivision is divisionOf for parties that have had no group together.
+// newDivision is divisionOf for a new set of parties.
 func (f *Fair) newDivision(group int) *division {
 	const spare = 64 // divisions that are kept beside those that groups have now
 	f.claims, f.claimants = f.claims[:0], f.claimants[:0]

@@ -28,12 +28,12 @@ type follower struct {
 	after []uint64 // the gangs that it comes after
 }
 
-// lookAhead bounds how many of a session's gangs behind its heads are looked at for one that could be a head.
+// lookAhead bounds how many of a session's gangs behind its heads are examined for one that could be a head.
 const lookAhead = 64
 
-// isBehind reports whether a gang has to wait for others of its session to get their places: for those that have a
-// device in common with it, and for those that it comes after. No gang of the controller's comes after another: the
-// lines of its sessions keep readers behind makers, and how far those keep others back is for them to say.
+// isBehind reports whether a gang has to wait for others of its session to get their places: for those that share a
+// device with it, and for those that it comes after. In the controller no gang comes after another, since its sessions'
+// lines keep readers behind makers, and decide what else waits for these.
 func (s *share) isBehind(g *Gang) bool {
 	if len(s.heads) == 0 {
 		return false // nothing of the session waits
@@ -43,7 +43,7 @@ func (s *share) isBehind(g *Gang) bool {
 		slices.ContainsFunc(s.queue, func(q follower) bool { return isFirst(q.gang) })
 }
 
-// advance makes those of a session's followers heads that need not wait for others any more.
+// advance makes heads of those followers of a session that no longer have to wait for others.
 func (f *Fair) advance(s *share) {
 	if len(s.queue) == 0 {
 		return
@@ -73,7 +73,7 @@ func (s *share) isAfter(q follower, before []follower) bool {
 			slices.ContainsFunc(before, func(o follower) bool { return slices.Contains(q.after, o.gang.ID) }))
 }
 
-// newHead has a gang wait for its place, and begins its turn.
+// newHead makes a gang wait for its place, and begins its turn.
 func (f *Fair) newHead(s *share, g *Gang) {
 	var h *head
 	if n := len(f.idle); n > 0 {
@@ -99,10 +99,10 @@ func (f *Fair) newHead(s *share, g *Gang) {
 	}
 }
 
-// begin begins the turn of a session's gang on a group's devices, with what its party, and the session among the
-// party's, are behind on all its devices. If nothing of its party, or of its session, is under way, it begins at the
-// virtual time, or even with the party that is furthest behind there, which has its turn now; otherwise it is at most
-// the slack further behind.
+// begin begins the turn of a session's gang on a group's devices. Behind and among are by how much its party, and the
+// session within the party, are behind on all its devices. If nothing of its party, or of its session, is under way, it
+// begins at the virtual time, or level with the party that is furthest behind there, which has its turn now. Otherwise
+// it is behind by at most the slack more than that.
 func (f *Fair) begin(s *share, group int, behind, among float64) {
 	p, at, t, u := s.of, f.groups[group], &s.of.on[group], &s.on[group]
 	begin := at.virtual
@@ -126,7 +126,7 @@ func (f *Fair) begin(s *share, group int, behind, among float64) {
 	u.finish = max(u.finish, begin)
 }
 
-// leave takes a head out, and has the session's next gangs be heads.
+// leave removes a head, and makes heads of the session's next gangs.
 func (f *Fair) leave(h *head) {
 	s := h.s
 	f.locate(h)

@@ -2,9 +2,9 @@ package schedule
 
 import "math"
 
-// The line has the heads that may have a place now, in the order in which they are asked: first those that are overdue,
-// then those whose party leads least on the device where it leads most, and of one party those of the session that is
-// furthest behind.
+// The line is the heads that may get a place now, in the order in which they are asked: first those that are overdue,
+// then those whose party leads least, on the device where it leads most. Of one party, the session that is furthest
+// behind comes first.
 
 // asking is a head that may get the next place, in the line.
 type asking struct {
@@ -13,12 +13,12 @@ type asking struct {
 	among float64 // that of its session, over those of its party
 }
 
-// overdue is the lead of a head that has waited for too long.
+// overdue is the lead of a head that has waited too long.
 var overdue = math.Inf(-1)
 
 func (a *asking) isOverdue() bool { return a.lead == overdue }
 
-// before reports whether a is asked before b: of equal ones the one that has waited longer.
+// before reports whether a is asked before b. Of equal ones, the one that has waited longer comes first.
 func (a *asking) before(b *asking) bool {
 	switch {
 	case a.lead != b.lead:
@@ -29,7 +29,7 @@ func (a *asking) before(b *asking) bool {
 	return a.order < b.order
 }
 
-// line finds the lead of each head, and returns the one to ask first, or -1.
+// line computes the lead of each head, and returns the index of the one to ask first, or -1.
 func (f *Fair) line() (next int) {
 	window := f.window()
 	for i, at := range f.groups {
@@ -73,8 +73,7 @@ func (f *Fair) line() (next int) {
 	return next
 }
 
-// leadOf returns the lead of a head's party on the device where that is most: of those that count, or of all if none
-// does.
+// leadOf returns the largest lead of a head's party on its devices: on those that count, or on all if none does.
 func (f *Fair) leadOf(h *head) float64 {
 	most, all := math.Inf(-1), math.Inf(-1)
 	for _, i := range h.groups {
@@ -90,9 +89,9 @@ func (f *Fair) leadOf(h *head) float64 {
 	return most
 }
 
-// lineBehind has a head come after one that wants one of its devices, too, for a session of the same party that is
-// further behind. The leads alone would not: a gang of many devices has the one of the device where its party leads
-// most, so those of a session that uses the others one by one would always come first there.
+// lineBehind moves a head behind one that shares a device with it and is of a session of the same party that is further
+// behind. Leads alone would not do that: a gang of many devices has the largest lead of them, so the gangs of a session
+// that uses the other devices one by one would always come before it.
 func (f *Fair) lineBehind() {
 	for k := range f.asking {
 		if a := &f.asking[k]; a.of.heads > 1 {
@@ -120,7 +119,7 @@ func (f *Fair) lineBehind() {
 	}
 }
 
-// ask lists the heads that may have a place now, and finds for each group of devices the finish of the one that is
+// ask lists the heads that may get a place now, and finds, for each group of devices, the finish of the one that is
 // furthest behind there.
 func (f *Fair) ask() {
 	f.asking = f.asking[:0]
@@ -147,7 +146,7 @@ func (f *Fair) ask() {
 	}
 }
 
-// lineAmong records a head for which those of its party are furthest behind.
+// lineAmong records, for each group of a head, the least finish there of its party's sessions that have heads.
 func (f *Fair) lineAmong(h *head) {
 	for _, i := range h.groups {
 		t, finish := &h.of.on[i], h.s.on[i].finish
@@ -158,9 +157,9 @@ func (f *Fair) lineAmong(h *head) {
 	}
 }
 
-// isOverdue reports whether a head has waited for much longer than its session's part of the devices makes it wait. So
-// a gang of several devices does not wait without end where it is far behind on one, and where sessions that it shares
-// another with are always a little less ahead than it is.
+// isOverdue reports whether a head has waited for much longer than its session's share of the devices explains.
+// Otherwise a gang of several devices could wait without end: it may be far behind on one device while sessions that
+// share another one with it always lead a little less there.
 func (f *Fair) isOverdue(h *head) bool {
 	const (
 		least    = 1e9 // nanoseconds of waiting that are never too long
@@ -190,7 +189,7 @@ func (f *Fair) next() (next int) {
 	return next
 }
 
-// take takes a head out of the line.
+// take removes a head from the line, and returns it.
 func (f *Fair) take(k int) asking {
 	a, end := f.asking[k], len(f.asking)-1
 	f.asking[k] = f.asking[end]

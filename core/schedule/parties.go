@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// party is a tenant that has sessions here, or a session that is a tenant of its own.
+// party is a tenant with sessions here, or a session that is a tenant of its own.
 type party struct {
 	tenant  uint32 // 0: it is a session's own
 	session uint32 // then
@@ -26,7 +26,7 @@ type turns struct {
 	waiting  int // of these, those that have one that is not placed
 	gangs    int // placed and not ended
 	calls    int // of these, those that may wait for later ones
-	// Of the gangs, what they take of the window, their estimates, and what the party was charged for these.
+	// Sums over these gangs: what they take of the window, their estimates, and what the party was charged for them.
 	cost, estimates int64
 	charged         float64
 	// Among its sessions: the virtual time, and the sum of the times of gangs that have ended, each divided by how many
@@ -34,7 +34,7 @@ type turns struct {
 	virtual, mean float64
 	by            *division // that its weight was of last, nil if it was the one of its terms
 	left          int64     // since when its sessions have no gangs there, where they have had some
-	// The time from which the party's placed gangs have taken no more than its bound; 0 if it has no bound.
+	// The time at which the party's placed gangs will have taken no more than its maximum; 0 if it has none.
 	paid int64
 	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
 	// these are right.
@@ -54,8 +54,8 @@ func (p *party) charge(group int, cost, estimate int64, weight float64) {
 	t.charged += charge
 }
 
-// correct takes back what charge has charged for a gang, on average where there are several, and charges the time that
-// it took: weights change as others come and go.
+// correct replaces what charge has charged for a gang by the time that it took. If several gangs are placed it takes
+// back an average, since weights change as others come and go.
 func (p *party) correct(group int, cost, estimate, time int64, weight float64) {
 	t := &p.on[group]
 	charged := t.charged
@@ -69,16 +69,16 @@ func (p *party) correct(group int, cost, estimate, time int64, weight float64) {
 	p.finish[group] += float64(time)/weight - charged
 }
 
-// take counts device time that a party takes, or returns, against its bound. Time that it has not used does not count
-// any more after a while: it may have waited that long for another's gang to end.
+// take counts device time that a party takes, or gives back, against its maximum. Time that it left unused before since
+// is forfeited; it keeps later unused time, since it may have waited that long for another's gang to end.
 func (t *turns) take(p *party, since, time int64) {
 	if p.terms.AtMost > 0 {
 		t.paid = max(t.paid, since) + int64(float64(time)/p.terms.AtMost)
 	}
 }
 
-// kept returns until when a head is kept back, since its party has had as much as it may have at most on one of the
-// devices; 0 if it is not. A window may be placed ahead.
+// kept returns until when a head is kept back because its party has reached its maximum on one of the devices; 0 if it
+// is not. One window may be placed ahead.
 func (f *Fair) kept(h *head) (until int64) {
 	p := h.of
 	if p.terms.AtMost <= 0 {
@@ -96,7 +96,7 @@ func (f *Fair) kept(h *head) (until int64) {
 	return 0
 }
 
-// owes reports whether a party has had more than it may have at most of the time until now.
+// owes reports whether a party has had more than its maximum of the time until now.
 func (f *Fair) owes(p *party) bool {
 	return slices.ContainsFunc(p.on, func(t turns) bool { return t.paid > f.now })
 }
@@ -123,7 +123,7 @@ type use struct {
 
 func (u *use) isActive() bool { return u.gangs > 0 || u.waits }
 
-// set sets what a session has of a group, and has its party and the group count it.
+// set sets what a session has in a group, and updates the counts of its party and of the group.
 func (f *Fair) set(s *share, group, gangs int, waits bool) {
 	u, p := &s.on[group], s.of
 	t := &p.on[group]
@@ -194,7 +194,7 @@ func (f *Fair) party(g *Gang) *party {
 	return p
 }
 
-// termsOf are those of a gang's party: of its tenant, or of a session that is a tenant of its own.
+// termsOf returns the terms of a gang's party: of its tenant, or of a session that is a tenant of its own.
 func termsOf(g *Gang) Tenant {
 	if g.Tenant != nil {
 		return *g.Tenant
@@ -246,8 +246,8 @@ func (f *Fair) countTerms(p *party, sign int) {
 // isBound reports whether terms say more than a weight.
 func (t *Tenant) isBound() bool { return t.Class != 0 || t.AtLeast > 0 || t.AtMost > 0 }
 
-// weightOf returns the weight of a party that has gangs in a group, on its devices: the one that its terms say, unless
-// classes or bounds give it another part of the time than that.
+// weightOf returns the weight of a party that has gangs in a group, on that group's devices: the weight in its terms,
+// unless classes or bounds give it a different part of the time.
 func (f *Fair) weightOf(p *party, group int) float64 {
 	if f.bound == 0 && p.on[group].by == nil {
 		return p.terms.Weight
@@ -255,7 +255,7 @@ func (f *Fair) weightOf(p *party, group int) float64 {
 	return f.weightNow(p, group)
 }
 
-// weightNow is weightOf where classes or bounds say something, or did.
+// weightNow is weightOf if classes or bounds matter, or did.
 func (f *Fair) weightNow(p *party, group int) float64 {
 	t := &p.on[group]
 	was, is, d := p.terms.Weight, p.terms.Weight, (*division)(nil)
@@ -273,15 +273,15 @@ func (f *Fair) weightNow(p *party, group int) float64 {
 	return is
 }
 
-// reweigh sets a party's new weight. It keeps the party's lead, or its lag, in time: device time that it has had too
-// much counts for longer if its share gets smaller, and not if there are only more others.
+// reweigh applies a party's new weight, as factor. It preserves the party's lead or lag as device time: time that it
+// has had in excess takes longer to work off if its share gets smaller, but not if there are only more other parties.
 func (f *Fair) reweigh(p *party, group int, factor float64) {
 	virtual := f.groups[group].virtual
 	p.finish[group] = virtual + (p.finish[group]-virtual)*factor
 	p.on[group].charged *= factor
 }
 
-// reweighHead is reweigh on the devices of a head, where the parties there have changed.
+// reweighHead is reweigh on the devices of a head, if the parties there have changed.
 func (f *Fair) reweighHead(h *head) {
 	if h.weighed == f.divides {
 		return
@@ -292,7 +292,7 @@ func (f *Fair) reweighHead(h *head) {
 	}
 }
 
-// partOf returns the part of a group's devices that a party is to have that has gangs there.
+// partOf returns the part of a group's device time that a party with gangs there should have.
 func (f *Fair) partOf(p *party, group int) float64 {
 	if f.bound == 0 {
 		return p.terms.Weight / f.groups[group].weights
@@ -300,22 +300,22 @@ func (f *Fair) partOf(p *party, group int) float64 {
 	return f.divisionOf(group).parts[p.slot]
 }
 
-// isAway reports whether a party has no gangs in a group, and had some a window ago or less.
+// isAway reports whether a party has no gangs in a group, but had some within the last window.
 func (f *Fair) isAway(p *party, group int) bool {
 	t := &p.on[group]
 	return t.sessions == 0 && t.left > 0 && t.left > f.now-f.window()
 }
 
-// partBeside is partOf among those, too, that are away. These count by their weights alone, whatever their classes and
-// bounds are.
+// partBeside is partOf, but counts parties that are away, too. These count only by their weights, whatever their
+// classes and bounds are.
 func (f *Fair) partBeside(p *party, group int) float64 {
 	f.count(group)
 	at := f.groups[group]
 	return f.partOf(p, group) * at.weights / (at.weights + at.missing)
 }
 
-// forget begins again if nothing waits and nothing runs; otherwise, from time to time, it drops sessions and parties
-// that would be treated the same if they came for the first time.
+// forget starts over if nothing waits and nothing runs. Otherwise, from time to time, it drops sessions and parties
+// that would be treated the same if they were new.
 func (f *Fair) forget() {
 	const (
 		few   = 16  // groups and sessions that are kept for the next gang
@@ -345,8 +345,8 @@ func (f *Fair) forget() {
 	}
 }
 
-// dropIdle drops sessions that have had nothing since the last time, and parties that have none left and do not lead
-// by more than a gang or a window: they have ended, or would begin where they are.
+// dropIdle drops sessions that had no gangs since the last call, and parties without sessions that lead by no more than
+// a gang or a window: they have ended, or would begin where they are.
 func (f *Fair) dropIdle() {
 	for _, p := range f.parties {
 		p.shares = slices.DeleteFunc(p.shares, func(s *share) bool {

@@ -44,11 +44,11 @@ type leaver interface {
 
 // sharer is a Policy that shares devices by the terms of tenants.
 type sharer interface {
-	// SetTerms has a tenant's new terms hold, also for its gangs that wait. Later ones are pushed with these.
+	// SetTerms applies a tenant's new terms, also to its gangs that wait. Later gangs are pushed with these terms.
 	SetTerms(t *Tenant)
 }
 
-// timer is a Policy that keeps gangs back until some time.
+// timer is a Policy that keeps gangs back for some time.
 type timer interface {
 	// SetTime tells the time, before each other call.
 	SetTime(now int64)

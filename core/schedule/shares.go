@@ -3,7 +3,7 @@ package schedule
 import "math"
 
 // Tenant is the owner of sessions, with the terms on which they share devices with those of others. A Tenant does not
-// change; where its terms do, an event Terms brings another of the same ID, and later gangs come with that.
+// change. If its terms do, an event Terms brings another Tenant of the same ID, and later gangs have that one.
 type Tenant struct {
 	ID     uint32
 	Weight float64 // above 0
@@ -14,8 +14,8 @@ type Tenant struct {
 	AtLeast, AtMost float64
 }
 
-// Floor is the part of a device's time that a class has however much those above it want: so no tenant starves. It is
-// less if what tenants have AtLeast leaves less for each class.
+// Floor is the part of a device's time that a class gets however much the classes above it want, so that no tenant
+// starves. It is less if the tenants' AtLeast leave less for each class.
 const Floor = 0.05
 
 // claim is a tenant's demand on a device, with the share that it gets.
@@ -25,11 +25,11 @@ type claim struct {
 	done bool    // scratch of fill
 }
 
-// divideTime divides a device's time among tenants that all want more of it than they get, and returns the level: the
-// part for each unit of weight that those of the highest class get which no bound keeps from it.
+// divideTime divides a device's time among tenants that all want more of it than they get. It returns the level: the
+// part per unit of weight for tenants of the highest class whose bounds do not apply.
 //
-// From the highest class on, each class gets what is left, but for what the lower ones have in any case: their Floor,
-// and what their tenants have AtLeast. Inside of a class parts are in proportion to weights, but for bounds.
+// From the highest class down, each class gets what is left, except what the lower ones get in any case: their Floor,
+// and their tenants' AtLeast. Within a class parts are in proportion to weights, except for bounds.
 func divideTime(claims []claim) (level float64) {
 	top := nextClass(claims, math.MaxInt)
 	capacity, floor := 1.0, floorOf(claims)
@@ -62,7 +62,7 @@ func nextClass(claims []claim, above int) int {
 	return next
 }
 
-// floorOf returns Floor, or less if not every class could have that beside what tenants have AtLeast.
+// floorOf returns Floor, or less if the tenants' AtLeast do not leave that much for every class.
 func floorOf(claims []claim) float64 {
 	spare, classes := 1.0, 0.0
 	for i := range claims {
@@ -86,9 +86,9 @@ func reserved(claims []claim, class int, floor float64) float64 {
 	return min(floor+least, most)
 }
 
-// fill divides a capacity among the tenants of a class, and returns how much they got, and the part for each unit of
-// weight of those that no bound keeps from it. In each round it fixes tenants at the bounds of one side, the one that
-// changes more, as the other side may yet have no need of its own.
+// fill divides a capacity among the tenants of a class, and returns how much they got, and the part per unit of weight
+// for those whose bounds do not apply. Each round fixes tenants at their bounds on one side, the side that changes
+// more, since the other side's bounds may no longer apply after that.
 func fill(claims []claim, class int, capacity float64) (got, level float64) {
 	for i := range claims {
 		claims[i].done = claims[i].of.Class != class

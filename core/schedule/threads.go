@@ -17,10 +17,9 @@ import "slices"
 // A gang whose shards do not wait for each other needs no threads of its own either:
 // it is placed at once, or in its turn if it comes after a gang that is still queued.
 //
-// With Apart, other work than gangs may keep a thread of each device that has no gang in
-// flight: on a worker, collectives with other workers, which know no turn. Then all chains
-// in flight have no device in common. So there is at most one thread for each device that
-// waits, and the pool has as many.
+// With Apart, each device without a gang in flight may have a thread held by other work: on a worker, by collectives
+// with other workers, which take no turns. Then chains in flight have no device in common. So each device has at most
+// one thread that waits, and the pool has a thread for each device.
 type Threads struct {
 	Pool  int // threads; at least as many as a gang has devices
 	Apart bool
