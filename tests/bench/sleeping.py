@@ -8,7 +8,11 @@ which "steady" is the idle part of the median step in a row of eight, from the e
 sleep a worker sees a forward or half of a backward take, and "between" the time from the end of one to the begin of the
 next, both in seconds and medians. Where the schedule leaves no gap, these two are what is idle.
 
-On a machine that has other work, too, a step is late now and then; "steady" leaves that out, and "mean" has it.
+On a machine that has other work, too, a step is late now and then; "steady" leaves that out, and "mean" has it. A
+virtual machine may be stopped for tens of milliseconds, which delays every process whatever its priority: "stolen" is
+the part of the row's time for which the kernel says that its processors were taken away. With a real-time priority,
+measure beside no other process that has one: where they keep a processor busy, Linux stops all of them for a twentieth
+of each second (sched_rt_runtime_us).
 """
 
 import argparse
@@ -16,6 +20,7 @@ import concurrent.futures
 import ctypes
 import itertools
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -66,6 +71,12 @@ def end(params):
     return time.perf_counter()
 
 
+def stolen():
+    """The seconds for which the hypervisor has taken processors away since the start, a processor in the mean."""
+    fields = pathlib.Path("/proc/stat").read_text().split()  # cpu user nice system idle iowait irq softirq steal …
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") / os.cpu_count()
+
+
 @jax.jit
 def update(w, gradient):
     return w - 0.01 * gradient
@@ -93,7 +104,9 @@ def measure(name, devices, microbatches, seconds):
         return [future.result() for future in ends]
 
     steps(2)
+    begin, before = time.perf_counter(), stolen()
     row = steps(stages.STEPS)
+    taken = (stolen() - before) / (time.perf_counter() - begin)
     busy = 3 * seconds * microbatches * len(places) / len(devices)
     with tempfile.TemporaryDirectory() as folder, pathways.trace(pathlib.Path(folder) / "trace.json") as timeline:
         steps(1)
@@ -101,6 +114,7 @@ def measure(name, devices, microbatches, seconds):
     return {
         "steady": 1 - busy / statistics.median(b - a for a, b in itertools.pairwise(row)),
         "mean": 1 - busy * (len(row) - 1) / (row[-1] - row[0]),
+        "stolen": taken,
         "recorded": pipe.recorded(timeline).bubble,
         "planned": pipe.schedule.bubble,
         "longer": longer,

@@ -136,6 +136,11 @@ def real(data):
     )
     cells = [cells for ms, at in data.items() for cells in real_rows(ms, at)]
     text += [table(["ms", "microbatches", "", *NAMES], cells), ""]
+    stolen = max(one["stolen"] for at in data.values() for of in at.values() for one in of.values())
+    text += paragraph(
+        "The host of this virtual machine took its processors away, which delays all processes whatever their"
+        f" priority, for at most {stolen:.1%} of the time of a row."
+    )
     return [*text, *(line for ms, at in data.items() for line in real_verdicts(int(ms), at)), ""]
 
 
