@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/openpathways/pathways/core/status"
 )
@@ -58,3 +59,32 @@ func NextFrame(burst []byte) (kind Kind, payload, rest []byte, err error) {
 	end := Header + int(n)
 	return Kind(burst[4]), burst[Header:end:end], burst[end:], nil
 }
+
+// Burst is the last frame of some that are yet to be written, where other messages can join it.
+type Burst struct {
+	at int // where it begins
+	n  int // messages in it; 0: none can join it
+}
+
+// Append writes a message behind frames: into the last of them, where both join and there is room for it.
+func (b *Burst) Append(frames []byte, kind Kind, payload []byte, joins bool) []byte {
+	if !joins || b.n == 0 || b.n == MaxBurst || len(frames)-b.at+2*Header+len(payload) > MaxBurstBytes {
+		*b = Burst{at: len(frames)}
+		if joins {
+			b.n = 1
+		}
+		return AppendFrame(frames, kind, payload)
+	}
+	if b.n == 1 { // it was sent as itself
+		var head [Header]byte
+		head[4] = byte(KindBurst)
+		frames = slices.Insert(frames, b.at, head[:]...)
+	}
+	frames = AppendFrame(frames, kind, payload)
+	binary.LittleEndian.PutUint32(frames[b.at:], uint32(len(frames)-b.at-Header))
+	b.n++
+	return frames
+}
+
+// Left says that the frames are written: nothing can join them any more.
+func (b *Burst) Left() { b.n = 0 }

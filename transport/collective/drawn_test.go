@@ -31,8 +31,9 @@ func blocked(ranks, processes int) []Place {
 	return out
 }
 
-// moved are the types of arrays that only move: those of kernels, and others of whole bytes.
-var moved = append(slices.Clone(dtypes), shape.F8E5M2, shape.F8E4M3FN, shape.F8E4M3)
+// moved are the types of arrays that only move: those of kernels, and others, of which some share a byte.
+var moved = append(slices.Clone(dtypes), shape.F8E5M2, shape.F8E4M3FN, shape.F8E4M3, shape.S2, shape.U2, shape.S4,
+	shape.U4, shape.F4E2M1FN)
 
 // few ranks may have large arrays.
 const few = 9
@@ -160,6 +161,15 @@ func (d *drawing) reaches(x shape.Shape) shape.Shape {
 	return x
 }
 
+// wholeBytes makes a shape, which has dimensions, one of whole bytes: the parts that ranks have of an array are.
+func wholeBytes(x shape.Shape) shape.Shape {
+	if bits := int64(x.DType.Bits()); bits < 8 {
+		x.Dims = slices.Clone(x.Dims)
+		x.Dims[len(x.Dims)-1] *= 8 / bits
+	}
+	return x
+}
+
 func (d *drawing) reduce() {
 	var of []shape.DType
 	d.Reduction = rapid.SampledFrom(reductions).Draw(d.T, "reduction")
@@ -186,7 +196,7 @@ func (d *drawing) scatter() {
 func (d *drawing) gather() {
 	d.Dim = rapid.IntRange(0, 1).Draw(d.T, "along")
 	for range rapid.IntRange(1, 2).Draw(d.T, "operands") {
-		x := d.reaches(d.shape(moved))
+		x := wholeBytes(d.reaches(d.shape(moved)))
 		d.takes(x, d.times(x))
 	}
 }
@@ -203,7 +213,7 @@ func (d *drawing) allToAll() {
 		x.Dims = []int64{3}
 	}
 	d.Dim = rapid.IntRange(0, len(x.Dims)-1).Draw(d.T, "along")
-	d.keeps(d.times(x))
+	d.keeps(d.times(wholeBytes(x)))
 }
 
 func (d *drawing) raggedAllToAll() {

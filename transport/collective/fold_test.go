@@ -62,6 +62,9 @@ func component(t shape.DType, b []byte, i int) string {
 			return "nan"
 		}
 	}
+	if t.Bits() < 8 {
+		return fmt.Sprintf("%x", narrow(t, b, i))
+	}
 	size := t.Bits() / 8
 	if t == shape.C64 || t == shape.C128 {
 		size /= 2

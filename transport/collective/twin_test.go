@@ -8,6 +8,21 @@ import (
 	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
+// assign makes the i-th element of an array the j-th of another. Those of less than a byte fill a byte from its lowest
+// bits on.
+func assign(t shape.DType, to []byte, i int, from []byte, j int) {
+	if size := t.Bits() / 8; size > 0 {
+		copy(to[i*size:][:size], from[j*size:])
+		return
+	}
+	to[i*t.Bits()/8] |= narrow(t, from, j) << (i * t.Bits() % 8) // it was zero
+}
+
+// narrow is the i-th element of an array whose elements have less than a byte.
+func narrow(t shape.DType, b []byte, i int) byte {
+	return b[i*t.Bits()/8] >> (i * t.Bits() % 8) & (1<<t.Bits() - 1)
+}
+
 // twin computes the result of a collective on each rank from what all ranks bring,
 // element by element, knowing nothing of processes, blocks and regions.
 func twin(s *spmd.Spec, ranks int, operands [][][]byte) [][][]byte {
@@ -20,36 +35,39 @@ func twin(s *spmd.Spec, ranks int, operands [][][]byte) [][][]byte {
 	for _, group := range s.Groups {
 		for place, r := range group {
 			for i := range s.Results {
-				size := s.Results[i].DType.Bits() / 8
-				for at := range index(s.Results[i].Dims) {
-					to := out[r][i][flat(s.Results[i].Dims, at)*size:][:size]
+				t, dims := s.Results[i].DType, s.Results[i].Dims
+				for at := range index(dims) {
+					to := flat(dims, at)
+					take := func(rank, operand int, from []int64) {
+						assign(t, out[r][i], to, operands[rank][operand], flat(s.Operands[operand].Dims, from))
+					}
 					switch s.Op {
 					case spmd.AllReduce:
 						if place > 0 { // all have the same
-							copy(to, out[group[0]][i][flat(s.Results[i].Dims, at)*size:])
+							assign(t, out[r][i], to, out[group[0]][i], to)
 							continue
 						}
-						fold(s, to, group, operands, i, at)
+						fold(s, out[r][i], to, group, operands, i, at)
 					case spmd.AllGather:
 						from := slices.Clone(at)
 						n := s.Operands[i].Dims[s.Dim]
 						from[s.Dim] %= n
-						copy(to, operands[group[at[s.Dim]/n]][i][flat(s.Operands[i].Dims, from)*size:])
+						take(group[at[s.Dim]/n], i, from)
 					case spmd.ReduceScatter:
 						from := slices.Clone(at)
-						from[s.Dim] += int64(place) * s.Results[i].Dims[s.Dim]
-						fold(s, to, group, operands, i, from)
+						from[s.Dim] += int64(place) * dims[s.Dim]
+						fold(s, out[r][i], to, group, operands, i, from)
 					case spmd.AllToAll:
 						if len(s.Operands) > 1 {
-							copy(to, operands[group[i]][place][flat(s.Results[i].Dims, at)*size:])
+							take(group[i], place, at)
 							continue
 						}
 						from := slices.Clone(at)
 						n := s.Operands[i].Dims[s.Dim] / int64(len(group))
 						from[s.Dim] = int64(place)*n + at[s.Dim]%n
-						copy(to, operands[group[at[s.Dim]/n]][i][flat(s.Operands[i].Dims, from)*size:])
+						take(group[at[s.Dim]/n], i, from)
 					case spmd.CollectiveBroadcast:
-						copy(to, operands[group[0]][i][flat(s.Operands[i].Dims, at)*size:])
+						take(group[0], i, at)
 					}
 				}
 			}
@@ -74,20 +92,21 @@ func twin(s *spmd.Spec, ranks int, operands [][][]byte) [][][]byte {
 	return out
 }
 
-// fold is the left fold of one element.
-func fold(s *spmd.Spec, to []byte, group []int, operands [][][]byte, i int, at []int64) {
-	k, err := kernelOf(s.Operands[i].DType, s.Reduction)
+// fold is the left fold of one element, the to-th of out.
+func fold(s *spmd.Spec, out []byte, to int, group []int, operands [][][]byte, i int, at []int64) {
+	t := s.Operands[i].DType
+	k, err := kernelOf(t, s.Reduction)
 	if err != nil {
 		panic(err)
 	}
-	acc := aligned(int64(len(to)))
+	acc := aligned(k.size)
 	k.neutral(acc)
 	for _, r := range group {
-		one := aligned(int64(len(to)))
-		copy(one, operands[r][i][flat(s.Operands[i].Dims, at)*len(to):])
+		one := aligned(k.size)
+		assign(t, one, 0, operands[r][i], flat(s.Operands[i].Dims, at))
 		flushed(func() { k.fold(acc, one) })
 	}
-	copy(to, acc)
+	assign(t, out, to, acc, 0)
 }
 
 func raggedTwin(s *spmd.Spec, group []int, operands [][][]byte, out [][][]byte) {

@@ -38,12 +38,13 @@ type queue struct {
 	more    sync.Cond // Recv waits for messages
 	room    sync.Cond // Send waits for room
 	pending []byte
-	waiting bool  // Recv waits in more
-	sent    error // why nothing more is sent: the writing end has closed
-	over    bool  // the reading end may know of that
-	read    error // why nothing is read any more: the reading end has closed
-	broken  error // why nothing is sent or read
-	path    *path // what it takes to arrive; nil is nothing
+	burst   wire.Burst // the last that was sent, of pending or of what path holds
+	waiting bool       // Recv waits in more
+	sent    error      // why nothing more is sent: the writing end has closed
+	over    bool       // the reading end may know of that
+	read    error      // why nothing is read any more: the reading end has closed
+	broken  error      // why nothing is sent or read
+	path    *path      // what it takes to arrive; nil is nothing
 }
 
 func newQueue() *queue {
@@ -62,12 +63,21 @@ func Pair(a, b string) (*Conn, *Conn) {
 func (c *Conn) Peer() string { return c.peer }
 
 // Send implements transport.Conn.
-func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, true) }
+func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, waits) }
 
 // Post is Send that never waits for room: for those whose protocol bounds what they send.
-func (c *Conn) Post(kind wire.Kind, payload []byte) error { return c.send(kind, payload, false) }
+func (c *Conn) Post(kind wire.Kind, payload []byte) error { return c.send(kind, payload, 0) }
 
-func (c *Conn) send(kind wire.Kind, payload []byte, waits bool) error {
+// how a message is sent.
+type how uint8
+
+const (
+	waits how = 1 << iota // for room
+	later                 // it waits for Flush, or for whatever else is sent
+	joins                 // may be in one message with others
+)
+
+func (c *Conn) send(kind wire.Kind, payload []byte, how how) error {
 	if kind == 0 {
 		return status.New(status.InvalidArgument, "a message of no kind cannot be sent")
 	}
@@ -77,7 +87,8 @@ func (c *Conn) send(kind wire.Kind, payload []byte, waits bool) error {
 	q := c.out
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for waits && q.waits() >= maxPending && q.sent == nil && q.read == nil && q.broken == nil {
+	for how&waits != 0 && q.waits() >= maxPending && q.sent == nil && q.read == nil && q.broken == nil {
+		q.flush() // what fills it may be for later, and its Flush may come from the goroutine that waits here
 		q.room.Wait()
 	}
 	switch {
@@ -87,16 +98,27 @@ func (c *Conn) send(kind wire.Kind, payload []byte, waits bool) error {
 		return q.sent
 	case q.read != nil:
 		return q.read
-	case q.path != nil:
-		q.depart(wire.AppendFrame(make([]byte, 0, wire.Header+len(payload)), kind, payload))
-		return nil
 	}
-	q.pending = wire.AppendFrame(q.pending, kind, payload)
-	if q.waiting {
+	to := &q.pending
+	if q.path != nil {
+		to = &q.path.held
+	}
+	*to = q.burst.Append(*to, kind, payload, how&joins != 0)
+	if how&later == 0 {
+		q.flush()
+	}
+	return nil
+}
+
+// flush has what was sent leave. Called with the lock.
+func (q *queue) flush() {
+	switch {
+	case q.path != nil:
+		q.depart()
+	case q.waiting && len(q.pending) > 0:
 		q.waiting = false
 		q.more.Signal()
 	}
-	return nil
 }
 
 // Room blocks until fewer than n bytes were sent and not received, or nothing can be sent any more.
@@ -113,7 +135,7 @@ func (c *Conn) Room(n int) {
 // lock.
 func (q *queue) waits() int {
 	if q.path != nil {
-		return len(q.pending) + q.path.bytes
+		return len(q.pending) + q.path.bytes + len(q.path.held)
 	}
 	return len(q.pending)
 }
@@ -156,6 +178,9 @@ func (c *Conn) swap() error {
 		return transport.LostPeer(c.peer, transport.Ended)
 	}
 	c.got, q.pending = q.pending, c.spare
+	if q.path == nil {
+		q.burst.Left()
+	}
 	c.rest = c.got
 	q.room.Broadcast()
 	return nil
@@ -200,7 +225,8 @@ func (c *Conn) Close() error {
 	c.out.mu.Lock()
 	if end(c.out, &c.out.sent, status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)) {
 		if c.out.path != nil {
-			c.out.depart(nil)
+			c.out.depart()
+			c.out.end()
 		} else {
 			c.out.over = true
 		}

@@ -40,6 +40,7 @@ type Conditions struct {
 // it.
 type path struct {
 	delay   func() time.Duration
+	held    []byte   // frames that wait for others to depart with them
 	flights []flight // in the order of sending, which is that of arriving
 	bytes   int
 	timer   *time.Timer // set for the first of flights
@@ -49,17 +50,28 @@ type path struct {
 	fray    func()                        // breaks the connection; what has arrived can be received
 }
 
-// flight is a frame that is on its way, or the end of the sender's frames.
+// flight is frames that are on their way together, as if by one write, or the end of the sender's frames.
 type flight struct {
-	due   time.Time
-	frame []byte // nil: the end
+	due    time.Time
+	frames []byte // nil: the end
 }
 
-// depart sends a frame on its way. Called with the lock.
-func (q *queue) depart(frame []byte) {
+// depart sends the frames that are held on their way, if there are any. Called with the lock.
+func (q *queue) depart() {
+	if p := q.path; len(p.held) > 0 && q.broken == nil {
+		p.bytes += len(p.held)
+		q.fly(p.held)
+		p.held = nil
+		q.burst.Left()
+	}
+}
+
+// end sends the end of the sender's frames on its way. Called with the lock.
+func (q *queue) end() { q.fly(nil) }
+
+func (q *queue) fly(frames []byte) {
 	p := q.path
-	p.flights = append(p.flights, flight{p.due(), frame})
-	p.bytes += len(frame)
+	p.flights = append(p.flights, flight{p.due(), frames})
 	if len(p.flights) == 1 {
 		q.set()
 	}
@@ -102,17 +114,22 @@ func (q *queue) arrived() (breaks bool) {
 	p, now := q.path, time.Now()
 	n := 0
 	for ; n < len(p.flights) && !p.cut && q.broken == nil && !p.flights[n].due.After(now) && !breaks; n++ {
-		f := p.flights[n]
-		p.bytes -= len(f.frame)
-		if f.frame == nil {
+		rest := p.flights[n].frames
+		p.bytes -= len(rest)
+		if rest == nil {
 			q.over = true
-			continue
 		}
-		q.pending = append(q.pending, f.frame...)
-		if p.seen != nil {
-			p.seen(wire.Kind(f.frame[wire.Header-1]), f.frame[wire.Header:])
+		for len(rest) > 0 && !breaks { // where it breaks, the rest is lost
+			kind, payload, next, err := wire.NextFrame(rest)
+			if err != nil {
+				panic(err) // it was made by AppendFrame
+			}
+			q.pending, rest = append(q.pending, rest[:len(rest)-len(next)]...), next
+			if p.seen != nil {
+				p.seen(kind, payload)
+			}
+			breaks = p.arrives != nil && p.arrives(kind)
 		}
-		breaks = p.arrives != nil && p.arrives(wire.Kind(f.frame[wire.Header-1]))
 	}
 	if n > 0 {
 		clear(p.flights[:n])
@@ -137,7 +154,7 @@ func (q *queue) snap(err error, keeps bool) {
 		q.pending = nil
 	}
 	if p := q.path; p != nil {
-		p.flights, p.bytes = nil, 0
+		p.flights, p.held, p.bytes = nil, nil, 0
 		if p.timer != nil {
 			p.timer.Stop()
 		}
@@ -153,7 +170,7 @@ func (q *queue) cut(cut bool) {
 		flights := p.flights
 		p.flights = nil
 		for _, f := range flights {
-			p.flights = append(p.flights, flight{p.due(), f.frame})
+			p.flights = append(p.flights, flight{p.due(), f.frames})
 		}
 	}
 	q.path.cut = cut

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -147,5 +148,46 @@ func TestNetworkWithDelay(t *testing.T) {
 		l := statustest.Value(n.Listen(fmt.Sprintf("part%d", names))).OK(t)
 		t.Cleanup(func() { l.Close() })
 		return transporttest.Greeted(t, l, n)
+	})
+}
+
+// Messages that wait for each other leave together, as by one write: those that join are one message, all arrive at one
+// moment, and a break behind the first takes the others with it. Closing sends what waits.
+func TestHeldMessagesTravelTogether(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		n := NewNetwork(transport.Credentials{})
+		delay, breaks := time.Millisecond, false
+		n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return delay },
+			Breaks: func(string, string) bool { return breaks }}
+		conn, atA := connected(t, n, "a")
+		a := conn.(*Conn)
+		statustest.OK(t, a.Send(wire.KindReceived, []byte{1}))
+		statustest.Equal(t, receive(t, atA), 1, "got")
+		statustest.OK(t, a.Later(wire.KindFree, []byte{2}))
+		statustest.OK(t, a.Join(wire.KindRun, []byte{3}, true))
+		statustest.OK(t, a.PostJoin(wire.KindRun, []byte{4}, true))
+		time.Sleep(time.Second)
+		statustest.Equal(t, atA.Buffered(), false, "what waits has arrived")
+		begun := time.Now()
+		a.Flush(true)
+		delay = 2 * time.Millisecond // of what is sent from now on
+		statustest.Equal(t, receive(t, atA), 2, "got")
+		kind, payload, err := atA.Recv()
+		want := wire.AppendFrame(wire.AppendFrame(nil, wire.KindRun, []byte{3}), wire.KindRun, []byte{4})
+		if err != nil || kind != wire.KindBurst || !slices.Equal(payload, want) {
+			t.Errorf("got a message of kind %d with %v, %v; want a burst of %v", kind, payload, err, want)
+		}
+		statustest.Equal(t, time.Since(begun), time.Millisecond, "when both had come")
+		statustest.OK(t, a.PostLater(wire.KindFree, []byte{5}))
+		statustest.OK(t, a.Join(wire.KindRun, []byte{6}, false))
+		breaks = true
+		statustest.Equal(t, receive(t, atA), 5, "got")
+		statustest.Fails(t, "behind the message after which it broke", statustest.Of2(atA.Recv()), status.Unavailable,
+			"broke")
+		breaks = false
+		b, atB := connected(t, n, "b")
+		statustest.OK(t, b.(*Conn).Later(wire.KindFree, []byte{7}))
+		b.Close()
+		statustest.Equal(t, receive(t, atB), 7, "got after Close")
 	})
 }

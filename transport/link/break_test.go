@@ -50,7 +50,7 @@ func TestEveryFrameArrivesOnceHoweverOftenTheConnectionBreaks(t *testing.T) {
 // A connection may break behind any of its messages, also of those by which the link is made and resumed, and once more
 // behind any of the next: each frame arrives once all the same. A Hello that comes late, once more, changes nothing.
 func TestEveryFrameArrivesOnceBehindWhicheverMessageTheConnectionBreaks(t *testing.T) {
-	const frames, messages, next = 8, 17, 8
+	const frames, messages, next = 12, 17, 8
 	for first := range messages {
 		for second := 1; second <= next; second++ {
 			inWorld(t, Config{Lease: lease}, func(w *world) {

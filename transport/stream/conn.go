@@ -60,7 +60,7 @@ type Conn struct {
 	work     sync.Cond  // the writer waits for something to write
 	room     sync.Cond  // Send waits for room
 	pending  []byte     // frames for the next write
-	burst    burst      // the last of them
+	burst    wire.Burst // the last of them
 	direct   direct     // writes by Send itself
 	files    []passed   // files that go with them
 	idle     bool       // the writer waits in work
@@ -216,13 +216,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 		c.files = append(c.files, passed{len(c.pending), fd})
 	}
 	c.spoke = true
-	if how&joins == 0 || !c.join(kind, payload) {
-		c.burst = burst{at: len(c.pending)}
-		if how&joins != 0 {
-			c.burst.n = 1
-		}
-		c.pending = wire.AppendFrame(c.pending, kind, payload)
-	}
+	c.pending = c.burst.Append(c.pending, kind, payload, how&joins != 0)
 	if c.idle && how&later == 0 {
 		c.writeOrWake(fd < 0 && c.direct.due())
 	}
@@ -249,7 +243,8 @@ func (c *Conn) write() {
 			break
 		}
 		out, files := c.pending, c.files
-		c.pending, c.files, c.burst.n = c.spare[:0], nil, 0
+		c.pending, c.files = c.spare[:0], nil
+		c.burst.Left()
 		c.room.Broadcast()
 		c.mu.Unlock()
 

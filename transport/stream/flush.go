@@ -1,11 +1,6 @@
 package stream
 
-import (
-	"encoding/binary"
-	"slices"
-
-	"github.com/openpathways/pathways/core/wire"
-)
+import "github.com/openpathways/pathways/core/wire"
 
 // Later implements transport.Batcher: for those who send to many, or many to one,
 // and say when that is all.
@@ -36,29 +31,6 @@ func (c *Conn) PostJoin(kind wire.Kind, payload []byte, held bool) error {
 	return c.send(kind, payload, -1, how)
 }
 
-// burst is the last message of pending, where others can join it.
-type burst struct {
-	at int // where it begins
-	n  int // messages in it; 0 is none
-}
-
-// join adds a message to the burst, if there is one with room. Called with mu.
-func (c *Conn) join(kind wire.Kind, payload []byte) bool {
-	b := &c.burst
-	if b.n == 0 || b.n == wire.MaxBurst || len(c.pending)-b.at+2*wire.Header+len(payload) > wire.MaxBurstBytes {
-		return false
-	}
-	if b.n == 1 { // it was sent as itself
-		var head [wire.Header]byte
-		head[4] = byte(wire.KindBurst)
-		c.pending = slices.Insert(c.pending, b.at, head[:]...)
-	}
-	c.pending = wire.AppendFrame(c.pending, kind, payload)
-	binary.LittleEndian.PutUint32(c.pending[b.at:], uint32(len(c.pending)-b.at-wire.Header))
-	b.n++
-	return true
-}
-
 // Flush implements transport.Batcher.
 func (c *Conn) Flush(here bool) {
 	c.mu.Lock()
@@ -74,7 +46,7 @@ func (c *Conn) writeOrWake(here bool) {
 	if here {
 		if n := c.direct.write(c.pending); n > 0 {
 			c.wrote.Add(1)
-			c.burst.n = 0
+			c.burst.Left()
 			if c.pending = c.pending[:copy(c.pending, c.pending[n:])]; len(c.pending) == 0 {
 				return
 			}
