@@ -215,21 +215,6 @@ def test_arrays_go_to_each_memory_of_a_device_and_back(kind):
     assert d.default_memory().kind == "device"
 
 
-def test_a_program_takes_and_gives_pinned_memory():
-    pinned, device = (SingleDeviceSharding(jax.devices()[3], memory_kind=k) for k in ("pinned_host", "device"))
-    host = np.arange(64, dtype=np.float32).reshape(8, 8)
-    x = jax.device_put(host, pinned)
-    offload = jax.jit(lambda v: jax.device_put(v, device) * 3, in_shardings=pinned, out_shardings=pinned).lower(x)
-    try:
-        y = offload.compile()(x)
-    except jax.errors.JaxRuntimeError as error:
-        if "custom call to annotate_device_placement" not in str(error):
-            raise
-        pytest.skip("the plugin underneath is an XLA that knows no placement inside programs")
-    assert y.sharding.memory_kind == "pinned_host"
-    np.testing.assert_array_equal(np.asarray(y), host * 3)
-
-
 def test_a_sharded_array_in_pinned_memory():
     mesh = Mesh(np.array(jax.devices()), ("x",))
     host = np.arange(64, dtype=np.float32).reshape(8, 8)

@@ -75,16 +75,6 @@ def test_the_gradient_of_host_parts_is_stock_jaxs(split, numbers, stock):
     np.testing.assert_allclose(np.asarray(result), np.asarray(expected), rtol=1e-5)
 
 
-def test_a_result_in_another_memory_is_refused_with_what_to_do(split, numbers):
-    in_host = functools.partial(decorator, compute_type="device_host", out_memory_spaces=jax.memory.Space.Host)
-    words = r"^UNIMPLEMENTED: result 0: .* give compute_on out_memory_spaces=jax\.memory\.Space\.Device, and move "
-    x = jax.device_put(numbers, split)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=words):
-        jax.jit(in_host(lambda x: x * 2))(x)
-    moved = jax.device_put(jax.jit(on_host(lambda x: x * 2))(x), split.with_memory_kind("pinned_host"))
-    np.testing.assert_array_equal(np.asarray(moved), numbers * 2)
-
-
 def test_a_result_that_is_split_inside(devices, numbers):
     mesh = jax.make_mesh((2,), ("x",), devices=devices[:2], axis_types=(jax.sharding.AxisType.Explicit,))
 

@@ -230,18 +230,6 @@ def test_layouts_of_arguments_and_results_stay(mesh):
     assert got.format.layout.major_to_minor == (1, 0)
 
 
-def test_a_result_placed_in_another_memory_is_refused_with_what_to_do(mesh):
-    device, host = (NamedSharding(mesh, P("x"), memory_kind=kind) for kind in ("device", "pinned_host"))
-    x = jax.device_put(np.arange(16.0, dtype=np.float32), device)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED: result 0: on CPU .* outside of jax.jit"):
-        jax.jit(lambda x: x * 2, out_shardings=host)(x)
-    # As it says; and inside a program, and for arguments, there is no such limit.
-    y = jax.device_put(jax.jit(lambda x: x * 2)(x), host)
-    assert y.sharding.memory_kind == "pinned_host"
-    z = jax.jit(lambda y: jax.device_put(jax.device_put(y, device) * 2, host).sum())(y)
-    assert z == 480
-
-
 def test_what_a_users_function_raises_is_the_error(mesh):
     @custom_partitioning
     def double(x):

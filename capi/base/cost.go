@@ -15,7 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/hlo"
 )
 
-// pwGoCost counts what a compiled program costs, for cost.c. The values and their names are one block of C's memory,
+// pwGoCost counts what a compiled program costs, for a frontend. The values and their names are one block of C's memory,
 // which the caller frees.
 //
 //export pwGoCost

@@ -270,8 +270,8 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 }
 
 // signature writes a compiled program's description of its arguments into C's memory: their number; for each the type,
-// the rank and the dimensions; then the number of donated arguments, and which. It returns nil if the program does not
-// describe them.
+// the rank and the dimensions; the number of donated arguments, and which; the number of results, and for each the
+// kind of its memory, as text of a length, "" for the default one. It returns nil if the program does not describe them.
 func signature(format string, code []byte) *C.int64_t {
 	sig, err := hlo.ReadSignature(format, code)
 	if err != nil {
@@ -284,6 +284,13 @@ func signature(format string, code []byte) *C.int64_t {
 	list = append(list, int64(len(sig.Donated)))
 	for _, i := range sig.Donated {
 		list = append(list, int64(i))
+	}
+	list = append(list, int64(len(sig.ResultMemories)))
+	for _, kind := range sig.ResultMemories {
+		list = append(list, int64(len(kind)))
+		for _, letter := range []byte(kind) {
+			list = append(list, int64(letter))
+		}
 	}
 	out := (*C.int64_t)(C.malloc(C.size_t(8 * len(list))))
 	copy(unsafe.Slice((*int64)(out), len(list)), list)

@@ -209,6 +209,7 @@ struct PJRT_LoadedExecutable {
   bool collective;  // its shards wait for each other
   bool calls_back;  // names a host callback, which reads the run's context
   bool fails;       // it may fail while it runs
+  bool places;      // some result is in another memory than the default one
   int64_t temp;     // bytes that it takes on each device while it runs, beside arguments and results
   int64_t code;     // bytes that its code takes on each device
   _Atomic bool closed;  // its handle was destroyed

@@ -70,9 +70,30 @@ PJRT_Error* pw_optimized(PJRT_Executable* x, PJRT_Program* program) {
   return NULL;
 }
 
-// read_params reads Go's description of the arguments: their number; for each the type, the rank and the dimensions;
-// then the number of donated arguments, and which.
-static PJRT_Error* read_params(PJRT_LoadedExecutable* e, const int64_t* at) {
+// read_places reads Go's description of the results: their number; for each the kind of its memory, a length and the
+// letters. It has a kind where the program places a result; older plugins for CPUs, whose memories are all the host's,
+// say it in the program only.
+static PJRT_Error* read_places(PJRT_LoadedExecutable* e, const int64_t* at) {
+  size_t n = (size_t)*at++;
+  for (size_t o = 0; o < n; o++) {
+    size_t size = (size_t)*at++;
+    if (size > 0 && n == e->num_outputs) {
+      char* kind = pw_zeros(size, 1);
+      if (kind == NULL) return pw_short("the name of a memory", size);
+      for (size_t i = 0; i < size; i++) kind[i] = (char)at[i];
+      free(e->outputs[o].kind);
+      e->outputs[o].kind = kind;
+      e->outputs[o].kind_size = size;
+      e->places = true;
+    }
+    at += size;
+  }
+  return NULL;
+}
+
+// read_signature reads Go's description of the arguments: their number; for each the type, the rank and the dimensions;
+// then the number of donated arguments, and which; then that of the results.
+static PJRT_Error* read_signature(PJRT_LoadedExecutable* e, const int64_t* at) {
   size_t n = (size_t)*at++;
   e->params = pw_zeros(n, sizeof *e->params);
   if (e->params == NULL) return pw_short("a program's arguments", n * sizeof *e->params);
@@ -85,7 +106,8 @@ static PJRT_Error* read_params(PJRT_LoadedExecutable* e, const int64_t* at) {
   }
   e->num_donated = (size_t)*at++;
   e->donated = pw_copy(at, e->num_donated * sizeof *e->donated);
-  return e->donated ? NULL : pw_short("the list of donated arguments", e->num_donated * sizeof *e->donated);
+  if (e->donated == NULL) return pw_short("the list of donated arguments", e->num_donated * sizeof *e->donated);
+  return read_places(e, at + e->num_donated);
 }
 
 // read_output fills in one output except for its memory's kind.
@@ -193,12 +215,16 @@ static PJRT_Error* read_devices(PJRT_LoadedExecutable* e) {
   return NULL;
 }
 
-// find_memories finds the memory of each result on each device, and whether the result can be handed out before it is
-// made.
-static PJRT_Error* find_memories(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
-  // A buffer that is made before its contents cannot have a layout or packing of its own.
-  e->promises = e->num_outputs > 0 && pw_default_layouts(x);
-  for (size_t o = 0; o < e->num_outputs; o++) e->promises = e->promises && pw_type_bits(e->outputs[o].shape->type) >= 8;
+// can_promise returns whether the results can be handed out before they are made: a buffer that is made before its
+// contents cannot have a layout or packing of its own.
+static bool can_promise(const PJRT_LoadedExecutable* e, PJRT_Executable* x) {
+  bool can = e->num_outputs > 0 && pw_default_layouts(x);
+  for (size_t o = 0; o < e->num_outputs; o++) can = can && pw_type_bits(e->outputs[o].shape->type) >= 8;
+  return can;
+}
+
+// find_memories finds the memory of each result on each device.
+static PJRT_Error* find_memories(PJRT_LoadedExecutable* e) {
   e->memories = pw_zeros(e->num_devices * e->num_outputs, sizeof *e->memories);
   if (e->memories == NULL)
     return pw_short("the memories of a program's results", e->num_devices * e->num_outputs * sizeof *e->memories);
@@ -208,7 +234,7 @@ static PJRT_Error* find_memories(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   return NULL;
 }
 
-// tell_core registers the program with the core, and reads the core's description of its arguments.
+// tell_core registers the program with the core, and reads the core's description of its arguments and results.
 static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   PJRT_Program program;
   PJRT_Error* err = pw_optimized(x, &program);
@@ -232,7 +258,7 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
                     program.code, program.code_size, (char*)program.format, program.format_size, e->time, &params,
                     &e->program, &message);
     if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
-    else if (params) err = read_params(e, params);
+    else if (params) err = read_signature(e, params);
     else if (e->donates) e->promises = false;  // it is unknown which arrays would be dead
     free(params);
   } else {
@@ -274,8 +300,11 @@ static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under,
     err = read_name(e, x);
     if (err == NULL) err = read_devices(e);
     if (err == NULL) err = read_outputs(e, x);
-    if (err == NULL) err = find_memories(e, x);
-    if (err == NULL) err = tell_core(e, x);
+    if (err == NULL) {
+      e->promises = can_promise(e, x);
+      err = tell_core(e, x);
+    }
+    if (err == NULL) err = find_memories(e);
     destroy_executable(x);
   }
   if (err) {
@@ -354,11 +383,12 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
                              (char*)args->compile_options, args->compile_options_size, &p, &message);
     if (code) return pw_error_take((PJRT_Error_Code)code, message);
     if (p.code) {
-      program.format = PW_PARTITIONED_FORMAT;
-      program.format_size = strlen(PW_PARTITIONED_FORMAT);
+      program.format = p.format;
+      program.format_size = strlen(p.format);
       program.code = p.code;
       program.code_size = p.code_size;
       PJRT_Error* err = compile(args, &program, p.options, p.options_size);
+      free(p.format);
       free(p.code);
       free(p.options);
       return err;

@@ -200,10 +200,7 @@ static PJRT_Error* missing_PJRT_Executable_SizeOfGeneratedCodeInBytes(PJRT_Execu
 
 PJRT_Error* pw_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_Args* args);
 
-static PJRT_Error* missing_PJRT_Executable_OutputMemoryKinds(PJRT_Executable_OutputMemoryKinds_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Executable_OutputMemoryKinds");
-}
+PJRT_Error* pw_PJRT_Executable_OutputMemoryKinds(PJRT_Executable_OutputMemoryKinds_Args* args);
 
 static PJRT_Error* missing_PJRT_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram_Args* args) {
   (void)args;
@@ -217,19 +214,7 @@ static PJRT_Error* missing_PJRT_Executable_Serialize(PJRT_Executable_Serialize_A
 
 PJRT_Error* pw_PJRT_LoadedExecutable_Destroy(PJRT_LoadedExecutable_Destroy_Args* args);
 
-static PJRT_Error* missing_PJRT_LoadedExecutable_GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_LoadedExecutable_GetExecutable");
-}
-
-static PJRT_Error* forward_PJRT_LoadedExecutable_GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_LoadedExecutable* loaded_executable = args->loaded_executable;
-  args->loaded_executable = pw_lower_executable(loaded_executable);
-  PJRT_Error* err = pw_under->PJRT_LoadedExecutable_GetExecutable(args);
-  args->loaded_executable = loaded_executable;
-  return err;
-}
+PJRT_Error* pw_PJRT_LoadedExecutable_GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args* args);
 
 PJRT_Error* pw_PJRT_LoadedExecutable_AddressableDevices(PJRT_LoadedExecutable_AddressableDevices_Args* args);
 
@@ -951,11 +936,11 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Executable_NumOutputs = PW_HAS(PJRT_Executable_NumOutputs) ? pw_under->PJRT_Executable_NumOutputs : missing_PJRT_Executable_NumOutputs;
   table->PJRT_Executable_SizeOfGeneratedCodeInBytes = PW_HAS(PJRT_Executable_SizeOfGeneratedCodeInBytes) ? pw_under->PJRT_Executable_SizeOfGeneratedCodeInBytes : missing_PJRT_Executable_SizeOfGeneratedCodeInBytes;
   table->PJRT_Executable_GetCostAnalysis = pw_PJRT_Executable_GetCostAnalysis;
-  table->PJRT_Executable_OutputMemoryKinds = PW_HAS(PJRT_Executable_OutputMemoryKinds) ? pw_under->PJRT_Executable_OutputMemoryKinds : missing_PJRT_Executable_OutputMemoryKinds;
+  table->PJRT_Executable_OutputMemoryKinds = pw_PJRT_Executable_OutputMemoryKinds;
   table->PJRT_Executable_OptimizedProgram = PW_HAS(PJRT_Executable_OptimizedProgram) ? pw_under->PJRT_Executable_OptimizedProgram : missing_PJRT_Executable_OptimizedProgram;
   table->PJRT_Executable_Serialize = PW_HAS(PJRT_Executable_Serialize) ? pw_under->PJRT_Executable_Serialize : missing_PJRT_Executable_Serialize;
   table->PJRT_LoadedExecutable_Destroy = pw_PJRT_LoadedExecutable_Destroy;
-  table->PJRT_LoadedExecutable_GetExecutable = PW_HAS(PJRT_LoadedExecutable_GetExecutable) ? forward_PJRT_LoadedExecutable_GetExecutable : missing_PJRT_LoadedExecutable_GetExecutable;
+  table->PJRT_LoadedExecutable_GetExecutable = pw_PJRT_LoadedExecutable_GetExecutable;
   table->PJRT_LoadedExecutable_AddressableDevices = pw_PJRT_LoadedExecutable_AddressableDevices;
   table->PJRT_LoadedExecutable_Delete = PW_HAS(PJRT_LoadedExecutable_Delete) ? forward_PJRT_LoadedExecutable_Delete : missing_PJRT_LoadedExecutable_Delete;
   table->PJRT_LoadedExecutable_IsDeleted = PW_HAS(PJRT_LoadedExecutable_IsDeleted) ? forward_PJRT_LoadedExecutable_IsDeleted : missing_PJRT_LoadedExecutable_IsDeleted;

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base.h"
@@ -30,10 +31,9 @@ static const char* const optional[] = {
     // An attribute that calls have whose first dimensions XLA may split
     // (jax.ffi.register_ffi_target_as_batch_partitionable).
     "num_batch_dims",
-    // The memory in which compute_on places a result. It asks nothing of Python, but older partitioners refuse it if
-    // the result is split; jaxlib's does not.
-    "annotate_device_placement",
 };
+
+static const char placement[] = "annotate_device_placement";
 
 // The end of the bytecode, with its last byte, by which a mesh says that its devices are in another order than the
 // program's. jaxlib 0.12 leaves such meshes to the plugin. If two meshes of a program differ in their order alone, the
@@ -50,7 +50,13 @@ bool pw_partition_optional(const char* code, size_t size) {
   return memmem(code, size, another_order, sizeof another_order) == NULL;
 }
 
+bool pw_partition_places(const char* code, size_t size) { return has(code, size, placement); }
+
 bool pw_partition_asks(const char* code, size_t size) {
+  return pw_partition_places(code, size) || pw_partition_partitions(code, size);
+}
+
+bool pw_partition_partitions(const char* code, size_t size) {
   for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
     if (has(code, size, optional[i])) return true;
   return !pw_partition_optional(code, size);
@@ -58,10 +64,10 @@ bool pw_partition_asks(const char* code, size_t size) {
 
 bool pw_partition_refused(const char* text, size_t size, char** said) {
   const char *what = NULL, *why = NULL, *instead = NULL;
-  if (has(text, size, "annotate_device_placement")) {
-    what = PW_PARTITION_PLACED;
-    why = ". On one device this plugin refuses out_memory_spaces of any value, and a newer plugin takes them all: ";
-    instead = "pip install --no-deps lammps-jax-pjrt-cpu";
+  if (has(text, size, placement)) {
+    what = "a program that places arrays by a memory kind (out_shardings, jax.device_put inside of jax.jit, compute_on)";
+    why = " needs, with this plugin, a Python process, which removes the kinds that mean nothing on a CPU. ";
+    instead = "Leave them out, or take a newer plugin: pip install --no-deps lammps-jax-pjrt-cpu";
   }
   for (size_t i = 0; what == NULL && i < kRequired; i++) {
     if (!has(text, size, required[i].target)) continue;
@@ -78,17 +84,21 @@ bool pw_partition_refused(const char* text, size_t size, char** said) {
 
 // ---- the function that partitions ----
 
-struct pw_partition_call {
-  char* error;
-};
-
 static _Atomic(pw_partitioner) partitioner;
-static pthread_rwlock_t calling = PTHREAD_RWLOCK_INITIALIZER;  // read-locked while partitioner is called
+static _Atomic(pw_unplacer) unplacer;
+static pthread_rwlock_t calling = PTHREAD_RWLOCK_INITIALIZER;  // read-locked while one of them is called
 
-void pathways_set_partitioner(pw_partitioner to) {
-  atomic_store(&partitioner, to);
+void pathways_set_partitioner(pw_partitioner partitions, pw_unplacer unplaces) {
+  atomic_store(&partitioner, partitions);
+  atomic_store(&unplacer, unplaces);
   pthread_rwlock_wrlock(&calling);
   pthread_rwlock_unlock(&calling);
+}
+
+void pathways_partition_give(pw_partition_call* call, const char* code, size_t size) {
+  free(call->code);
+  call->code = pw_copy(code, size);
+  call->code_size = size;
 }
 
 void pathways_partition_fail(pw_partition_call* call, const char* text) {
@@ -97,18 +107,18 @@ void pathways_partition_fail(pw_partition_call* call, const char* text) {
 }
 
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
-                             const char* directory, char** error) {
-  pw_partition_call call = {NULL};
+                             const char* directory, pw_partition_call* call) {
   int how = PW_PARTITION_NO_PARTITIONER;
   pthread_rwlock_rdlock(&calling);
-  pw_partitioner partition = atomic_load(&partitioner);
-  if (partition) {
-    int done = partition(&call, code, code_size, options, options_size, directory);
+  pw_partitioner partition = directory ? atomic_load(&partitioner) : NULL;
+  pw_unplacer unplace = directory ? NULL : atomic_load(&unplacer);
+  if (partition || unplace) {
+    int done = partition ? partition(call, code, code_size, options, options_size, directory)
+                         : unplace(call, code, code_size);
     how = done == 1 ? PW_PARTITION_DONE : done == 0 ? PW_PARTITION_FAILED : PW_PARTITION_INTERRUPTED;
   }
   void* exception = how == PW_PARTITION_INTERRUPTED ? pw_python_keyboard_interrupt() : NULL;
   if (exception) pw_python_raise(exception);
   pthread_rwlock_unlock(&calling);
-  *error = call.error;
   return how;
 }

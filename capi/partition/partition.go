@@ -1,8 +1,12 @@
 // Package partition gets the answers that XLA's partitioner asks of Python, for programs of PJRT plugins that cannot
 // ask: how a function of jax.experimental.custom_partitioning is split, what jax.debug.inspect_array_sharding is called
 // with, how calls of a debug callback with partitioned=True and of batch-partitionable FFI targets are split. It also
-// has jaxlib split what older partitioners refuse or get wrong: results that compute_on places in a memory, and meshes
-// in several orders.
+// has jaxlib split what older partitioners get wrong: meshes in several orders.
+//
+// And it has Python's MLIR remove the calls by which a program places arrays in memories (annotate_device_placement, of
+// out_shardings with a memory kind, jax.device_put inside of jax.jit, and compute_on). Older compilers for CPUs refuse
+// them. On a CPU they mean nothing but for the results, whose types say the same: the compiled program keeps it in its
+// layouts, where the frontends and drivers read it (hlo.Signature).
 //
 // JAX gives such answers to its own CPU client, which is in the same process. So a program that asks is first compiled
 // there, for as many devices, and XLA is made to dump it before and after the pass that partitions. The dump after that
@@ -33,7 +37,6 @@ import "C"
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -53,10 +56,22 @@ type Program struct {
 	Manual        bool // made by Apply: its options are those of compileoptions.Manual
 }
 
-// Apply partitions a program that asks Python; it returns any other unchanged.
+// Apply partitions a program that asks Python, and removes what places arrays in memories; it returns any other
+// unchanged.
 func Apply(p Program) (Program, error) {
-	code, size := (*C.char)(unsafe.Pointer(unsafe.SliceData(p.Code))), C.size_t(len(p.Code))
-	if p.Format != "mlir" || !bool(C.pw_partition_asks(code, size)) {
+	if p.Format != "mlir" {
+		return p, nil
+	}
+	code, size := text(p.Code)
+	if C.pw_partition_places(code, size) {
+		without, err := unplaced(p)
+		if err != nil {
+			return p, err
+		}
+		p = without
+		code, size = text(p.Code)
+	}
+	if !C.pw_partition_partitions(code, size) {
 		return p, nil
 	}
 	o, err := compileoptions.Parse(p.Options)
@@ -64,15 +79,28 @@ func Apply(p Program) (Program, error) {
 		return p, nil // nothing is partitioned, or the compiler reports what is wrong
 	}
 	out, err := apply(p)
-	if err != nil && !errors.Is(err, errPlaced) && bool(C.pw_partition_optional(code, size)) {
+	if err != nil && bool(C.pw_partition_optional(code, size)) {
 		return p, nil // correct without answers, too
 	}
 	return out, err
 }
 
-// errPlaced is the end of the error for a program that places a result in a memory. pw_partition_refused returns the
-// same for those that the plugin refuses.
-var errPlaced = errors.New(C.PW_PARTITION_PLACED)
+func text(b []byte) (*C.char, C.size_t) {
+	return (*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b))
+}
+
+// unplaced has Python remove the calls that place arrays. If it cannot, the program stays: a newer plugin takes it, and
+// another one says that it does not.
+func unplaced(p Program) (Program, error) {
+	code, _, err := call(p, nil)
+	if status.CodeOf(err) == status.Cancelled {
+		return p, err
+	}
+	if len(code) > 0 {
+		p.Code = code
+	}
+	return p, nil
+}
 
 func apply(p Program) (Program, error) {
 	directory, err := os.MkdirTemp("", "pathways-partition-")
@@ -80,7 +108,9 @@ func apply(p Program) (Program, error) {
 		return p, noRoom(err)
 	}
 	defer os.RemoveAll(directory)
-	if done, err := call(p, directory); err != nil || !done {
+	where := C.CString(directory)
+	defer C.free(unsafe.Pointer(where))
+	if _, done, err := call(p, where); err != nil || !done {
 		return p, err
 	}
 	before, err := dump(directory, "before")
@@ -95,33 +125,31 @@ func apply(p Program) (Program, error) {
 	if err != nil {
 		return p, cmp.Or(full(directory), err)
 	}
-	if i := whole.Placed(); i >= 0 {
-		return p, status.New(status.Unimplemented, "result %d: %w", i, errPlaced)
-	}
 	options, err := compileoptions.Manual(p.Options, whole.Parameters, whole.Result)
 	if err != nil {
 		return p, err
 	}
-	return Program{Format: C.PW_PARTITIONED_FORMAT, Code: whole.Module, Options: options, Manual: true}, nil
+	return Program{Format: "hlo", Code: whole.Module, Options: options, Manual: true}, nil
 }
 
-// call has Python partition the program. It returns false if there is no Python.
-func call(p Program, directory string) (bool, error) {
-	where := C.CString(directory)
-	defer C.free(unsafe.Pointer(where))
-	var text *C.char
-	how := C.pw_partition_call_python((*C.char)(unsafe.Pointer(unsafe.SliceData(p.Code))), C.size_t(len(p.Code)),
-		(*C.char)(unsafe.Pointer(unsafe.SliceData(p.Options))), C.size_t(len(p.Options)), where, &text)
-	defer C.pw_refusal_free(text)
+// call has Python partition the program or, without a directory, remove what places arrays; code is then the program
+// without. done is false if there is no Python.
+func call(p Program, directory *C.char) (code []byte, done bool, err error) {
+	var c C.pw_partition_call
+	given, size := text(p.Code)
+	options, optionsSize := text(p.Options)
+	how := C.pw_partition_call_python(given, size, options, optionsSize, directory, &c)
+	defer C.pw_refusal_free(c.error)
+	defer C.free(unsafe.Pointer(c.code))
 	switch how {
 	case C.PW_PARTITION_DONE:
-		return true, nil
+		return C.GoBytes(unsafe.Pointer(c.code), C.int(c.code_size)), true, nil
 	case C.PW_PARTITION_NO_PARTITIONER:
-		return false, nil
+		return nil, false, nil
 	case C.PW_PARTITION_INTERRUPTED:
-		return false, status.New(status.Cancelled, "the compile was interrupted while the program was partitioned")
+		return nil, false, status.New(status.Cancelled, "the compile was interrupted while the program was prepared for it")
 	}
-	return false, status.Parse(C.GoString(text))
+	return nil, false, status.Parse(C.GoString(c.error))
 }
 
 // dump reads what XLA wrote before or after the pass.
@@ -173,9 +201,9 @@ func pwGoPartition(format *C.char, formatSize C.size_t, code *C.char, codeSize C
 		*message = C.CString(err.Error())
 		return C.int(status.CodeOf(err))
 	}
-	if p.Format != given.Format {
+	if unsafe.SliceData(p.Code) != unsafe.SliceData(given.Code) {
 		*out = C.pw_partitioned{
-			code: (*C.char)(C.CBytes(p.Code)), code_size: C.size_t(len(p.Code)),
+			format: C.CString(p.Format), code: (*C.char)(C.CBytes(p.Code)), code_size: C.size_t(len(p.Code)),
 			options: (*C.char)(C.CBytes(p.Options)), options_size: C.size_t(len(p.Options)),
 		}
 	}

@@ -1,4 +1,4 @@
-// What XLA's partitioner asks of Python, and how programs get their answers: the C contract of package partition.
+// What plugins for CPUs leave to Python when they compile, and how programs get it: the C contract of package partition.
 #ifndef PATHWAYS_CAPI_PARTITION_PARTITION_H_
 #define PATHWAYS_CAPI_PARTITION_PARTITION_H_
 
@@ -7,31 +7,25 @@
 
 // --- for the frontends ---
 
-// Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python, or that the
-// plugin's partitioner may refuse but jaxlib's does not. It searches the program once for each kind of such calls.
+// Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python, that the
+// plugin's partitioner may refuse but jaxlib's does not, or that places an array in a memory. It searches the program
+// once for each kind of such calls.
 bool pw_partition_asks(const char* code, size_t size);
 
-// A program that has been partitioned: malloc'd; NULL if the program can stay as it is.
+// The program that is to be compiled: malloc'd; NULL if it is the given one.
 typedef struct {
-  char *code, *options;
+  char *format, *code, *options;
   size_t code_size, options_size;
 } pw_partitioned;
 
-#define PW_PARTITIONED_FORMAT "hlo"
-
-// Partitions a program for which pw_partition_asks returns true. It may call Python, so the caller must not hold a
-// lock. It returns an absl code; if that is not 0, *message is the text, malloc'd.
+// Prepares a program for which pw_partition_asks returns true. It may call Python, so the caller must not hold a lock.
+// It returns an absl code; if that is not 0, *message is the text, malloc'd.
 int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size, char* options, size_t options_size,
                   pw_partitioned* out, char** message);
 
-// Reports whether a plugin refused a program with this text because its partitioner would have had to ask Python. *said
-// is then the error text, malloc'd; NULL if memory is short.
+// Reports whether a plugin refused a program with this text because of something that Python does for others. *said is
+// then the error text, malloc'd; NULL if memory is short.
 bool pw_partition_refused(const char* text, size_t size, char** said);
-
-#define PW_PARTITION_PLACED                                                                                         \
-  "on CPU devices a program's results are in the default memory, and this one places them by a memory kind: leave " \
-  "the kind out of out_shardings and of jax.device_put inside of jax.jit, give compute_on "                         \
-  "out_memory_spaces=jax.memory.Space.Device, and move the result with jax.device_put outside of jax.jit"
 
 // --- for the Python package ---
 
@@ -43,21 +37,44 @@ typedef struct pw_partition_call pw_partition_call;
 typedef int (*pw_partitioner)(pw_partition_call* call, const char* code, size_t code_size, const char* options,
                               size_t options_size, const char* directory);
 
-// Sets the function that partitions; NULL: none. When it returns, the previous one is no longer called.
-void pathways_set_partitioner(pw_partitioner partitioner) __attribute__((visibility("default")));
+// Writes a program without the calls that place an array in a memory. Returns 1 after pathways_partition_give, else as a
+// pw_partitioner, and is called as one.
+typedef int (*pw_unplacer)(pw_partition_call* call, const char* code, size_t code_size);
+
+// Sets these functions; NULL: none. When it returns, the previous ones are no longer called.
+void pathways_set_partitioner(pw_partitioner partitioner, pw_unplacer unplacer) __attribute__((visibility("default")));
+
+// Sets the program that a call returns (copied).
+void pathways_partition_give(pw_partition_call* call, const char* code, size_t size)
+    __attribute__((visibility("default")));
 
 // Sets the error of a call, "CODE: text" (copied).
 void pathways_partition_fail(pw_partition_call* call, const char* text) __attribute__((visibility("default")));
 
 // --- within the package ---
 
+// Reports whether a program has calls that place an array in a memory. On a CPU, whose memories are all the host's, they
+// change nothing; the memories of arguments and results are also said by their types. Older compilers for CPUs refuse
+// such calls.
+bool pw_partition_places(const char* code, size_t size);
+
+// Reports whether a program has other calls than those.
+bool pw_partition_partitions(const char* code, size_t size);
+
 // Reports whether a program stays correct without Python's answers: XLA then gathers what it could have split.
 bool pw_partition_optional(const char* code, size_t size);
 
 enum { PW_PARTITION_FAILED, PW_PARTITION_DONE, PW_PARTITION_NO_PARTITIONER, PW_PARTITION_INTERRUPTED };
 
-// Calls the function that partitions. *error is a refusal (see base.h) if that failed.
+struct pw_partition_call {
+  char* error;  // a refusal (see base.h) if the call failed
+  char* code;   // of pathways_partition_give
+  size_t code_size;
+};
+
+// Calls the function that partitions or, if directory is NULL, the one that removes placements. The caller frees the
+// code, and the error by pw_refusal_free.
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
-                             const char* directory, char** error);
+                             const char* directory, pw_partition_call* call);
 
 #endif  // PATHWAYS_CAPI_PARTITION_PARTITION_H_

@@ -145,7 +145,11 @@ func (x *Executable) describe(of source) error {
 			x.fingerprint = hex.EncodeToString([]byte(x.fingerprint))
 		}
 	}
-	return x.describeProgram(of)
+	if err := x.describeProgram(of); err != nil {
+		return err
+	}
+	x.describePlaces()
+	return nil
 }
 
 // describeProgram reads the program's description of its parameters, and keeps the program if it may be asked for. The
@@ -182,6 +186,19 @@ func (x *Executable) describeProgram(of source) error {
 		x.fingerprint = hex.EncodeToString(hash[:])
 	}
 	return nil
+}
+
+// describePlaces finds the results that the program places in another memory than the default one. Older plugins for
+// CPUs, whose memories are all the host's, say it in the program only.
+func (x *Executable) describePlaces() {
+	if x.params == nil || len(x.params.ResultMemories) != len(x.outputs) {
+		return
+	}
+	for i, kind := range x.params.ResultMemories {
+		if memory, err := x.client.memory(x.devices[0], kind); err == nil && kind != "" {
+			x.memories[i], x.outputs[i].Memory = memory, kind
+		}
+	}
 }
 
 func (x *Executable) describeDevices() error {

@@ -65,6 +65,31 @@ func TestParametersHaveShapesAndDonations(t *testing.T) {
 	})
 }
 
+// Older plugins for CPUs say the memory of a result in the program's layout only.
+func TestResultsAreInTheMemoriesThatTheProgramSays(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 2)
+		x := compile(t, c, mlir("placed", `
+  func.func public @main(%x: tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32> {mhlo.memory_kind = "pinned_host"}) {
+    %r = stablehlo.add %x, %x : tensor<2xf32>
+    return %r, %r : tensor<2xf32>, tensor<2xf32>
+  }`), nil)
+		row := []device.Buffer{put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2)})}
+		for i, b := range run(t, x, row).Outputs[0] {
+			want := []string{"device", "pinned_host"}[i]
+			statustest.Equal(t, x.Outputs()[i].Memory, want, "the memory that the program says")
+			statustest.Equal(t, b.Memory(), want, "the memory of the result")
+			back, err := b.CopyTo(1, "")
+			statustest.OK(t, err)
+			t.Cleanup(back.Close)
+			statustest.Equal(t, back.Memory(), "device", "the memory of its copy")
+			if got := get(t, back); !bytes.Equal(got, floats(2, 4)) {
+				t.Errorf("result %d: its copy is %v", i, got)
+			}
+		}
+	})
+}
+
 func TestBufferIsNotDonatedTwiceInARun(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)

@@ -1,15 +1,18 @@
-"""Partitioning of programs in which XLA's partitioner calls Python, for plugins that cannot make these calls.
+"""What plugins for CPUs leave to Python when they compile.
 
-The library passes on each program with such calls (custom_partitioning, inspect_array_sharding, debug callbacks with
-partitioned=True, batch-partitionable FFI targets). This module compiles it for as many CPU devices of jaxlib's own
-client, which calls the functions that JAX has registered, and XLA dumps the module before and after its partitioner.
-The compiled program is never run.
+They cannot call Python while XLA partitions a program. The library passes on each program that asks for it
+(custom_partitioning, inspect_array_sharding, debug callbacks with partitioned=True, batch-partitionable FFI targets).
+This module compiles it for as many CPU devices of jaxlib's own client, which calls the functions that JAX has
+registered, and XLA dumps the module before and after its partitioner. The compiled program is never run.
+
+Older plugins also refuse the calls by which a program places arrays in memories. This module removes them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pathways import _native, _private
@@ -50,6 +53,8 @@ def _compile(code: bytes, options: bytes, directory: str) -> None:
     _private.compile_for(code, parsed, _devices(parsed.executable_build_options.num_partitions))
 
 
+_PLACEMENT = "annotate_device_placement"
+
 _PARTITIONER = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
@@ -61,10 +66,13 @@ _PARTITIONER = ctypes.CFUNCTYPE(
 )
 
 
-@_PARTITIONER
-def _partitioner(call: int, code: int, code_size: int, options: int, options_size: int, directory: bytes) -> int:
+_UNPLACER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def _done(call: int, function: Callable[[], None]) -> int:
+    """Calls a function for the library, and returns what that expects."""
     try:
-        _compile(ctypes.string_at(code, code_size), ctypes.string_at(options, options_size), directory.decode())
+        function()
         return 1
     except KeyboardInterrupt:
         return -1
@@ -76,19 +84,36 @@ def _partitioner(call: int, code: int, code_size: int, options: int, options_siz
         return 0
 
 
+@_PARTITIONER
+def _partitioner(call: int, code: int, code_size: int, options: int, options_size: int, directory: bytes) -> int:
+    given = ctypes.string_at(code, code_size), ctypes.string_at(options, options_size), directory.decode()
+    return _done(call, lambda: _compile(*given))
+
+
+@_UNPLACER
+def _unplacer(call: int, code: int, code_size: int) -> int:
+    def unplace() -> None:
+        without = _private.without_calls(ctypes.string_at(code, code_size), _PLACEMENT)
+        _native.load().pathways_partition_give(call, without, len(without))
+
+    return _done(call, unplace)
+
+
 def install() -> None:
-    """Installs this module's partitioner in the library."""
+    """Installs this module's functions in the library."""
     library = _native.load()
     try:
         library.pathways_partition_fail.restype = None
         library.pathways_partition_fail.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        library.pathways_partition_give.restype = None
+        library.pathways_partition_give.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
         library.pathways_set_partitioner.restype = None
-        library.pathways_set_partitioner.argtypes = [_PARTITIONER]
+        library.pathways_set_partitioner.argtypes = [_PARTITIONER, _UNPLACER]
     except AttributeError as error:
         raise failed_precondition(f"libpathways.so belongs to another version of the package: {error}") from None
-    library.pathways_set_partitioner(_partitioner)
+    library.pathways_set_partitioner(_partitioner, _unplacer)
 
 
 def remove() -> None:
-    """Removes the partitioner, and waits for a program that is being partitioned. For Python's exit."""
-    _native.load().pathways_set_partitioner(_PARTITIONER())
+    """Removes the functions, and waits for a program that is in one of them. For Python's exit."""
+    _native.load().pathways_set_partitioner(_PARTITIONER(), _UNPLACER())

@@ -26,6 +26,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   JAX's own stays.
 - `jaxlib.xla_client`: the registry of FFI targets (`_xla`, `_custom_callback_handler`, `register_custom_call_handler`,
   `register_custom_type_handler`), and the CPU client with its compile options.
+- `jax.interpreters.mlir.make_ir_context`, with what StableHLO's bindings read and write portable bytecode by: their
+  names are public, and their parameters JAX's own.
 - `jaxlib._sdy_mpmd.compile_mpmd`, which OpenXLA's MPMD front end calls, and the names `jax.jaxlib` and `mlir` by which
   that asks for jaxlib and its bindings of MLIR.
 
@@ -36,11 +38,13 @@ jaxlib that C reads are named in `capi/ffi`.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 BRIDGE = "jax._src.xla_bridge"
+_VERSION = re.compile(rb"ML\xefR.StableHLO_v([0-9.]+)\0", re.DOTALL)  # in portable bytecode
 SLOW_PATH = "shard_sharded_device_array_slow_path"
 
 # --- backends ---
@@ -295,6 +299,31 @@ def bind(equation: Any, values: Sequence[Any]) -> Sequence[Any]:
     with equation.ctx.manager:
         made = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
     return made if equation.primitive.multiple_results else [made]
+
+
+def without_calls(code: bytes, target: str) -> bytes:
+    """Returns a program, StableHLO's portable bytecode, without the calls of a target: their operand takes their place."""
+    from jax.extend.mlir import ir
+    from jax.extend.mlir.dialects import stablehlo
+    from jax.interpreters import mlir
+
+    version = _VERSION.match(code)
+    if version is None:
+        raise ValueError("the program is not portable bytecode of StableHLO")
+    found = []
+
+    def visit(op: Any) -> Any:
+        if op.name == "stablehlo.custom_call" and ir.StringAttr(op.attributes["call_target_name"]).value == target:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    with mlir.make_ir_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, code)
+        module.operation.walk(visit)
+        for op in found:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        return stablehlo.serialize_portable_artifact(module, version[1].decode(), allow_other_dialects=True)
 
 
 # --- jaxlib's CPU client, as a compiler ---

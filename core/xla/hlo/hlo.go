@@ -61,6 +61,7 @@ type Signature struct {
 	// Layouts of parameters and results: their dimensions, the minor one first; nil for
 	// row-major arrays and for values that are not arrays.
 	ParamOrders, ResultOrders [][]int64
+	ResultMemories            []string // kinds of the memories of results; "" for the default one
 }
 
 // ReadSignature reads the parameters of a program of format "hlo" or
@@ -117,6 +118,9 @@ func (s *Signature) readProgram(b []byte) error {
 	return nil
 }
 
+// memoryKinds are the kinds of memories that layouts number.
+var memoryKinds = map[uint64]string{5: "pinned_host", 6: "unpinned_host"}
+
 // readResults reads the layouts of results, and skips results that it cannot read.
 func (s *Signature) readResults(b []byte) {
 	result, err := readShape(b)
@@ -129,6 +133,7 @@ func (s *Signature) readResults(b []byte) {
 	}
 	for _, r := range results {
 		s.ResultOrders = append(s.ResultOrders, r.order())
+		s.ResultMemories = append(s.ResultMemories, memoryKinds[r.memory])
 	}
 }
 

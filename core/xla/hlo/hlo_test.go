@@ -40,6 +40,20 @@ func TestReadSignatureTellsHowArraysLie(t *testing.T) {
 	}
 }
 
+func TestReadSignatureTellsInWhichMemoriesResultsAre(t *testing.T) {
+	tuple := protowalk.AppendInt(nil, shapeElementType, typeTuple)
+	for _, memory := range []int64{0, 5, 6, 1} {
+		layout := protowalk.AppendInt(nil, layoutMemory, memory)
+		tuple = protowalk.AppendBytes(tuple, shapeTuple,
+			protowalk.AppendBytes(protowalk.AppendInt(nil, shapeElementType, 4), shapeLayout, layout))
+	}
+	program := protowalk.AppendBytes(nil, moduleProgramShape, protowalk.AppendBytes(nil, programResult, tuple))
+	s, err := ReadSignature("hlo", program)
+	if want := []string{"", "pinned_host", "unpinned_host", ""}; err != nil || !slices.Equal(s.ResultMemories, want) {
+		t.Errorf("got %q, %v, want %q", s.ResultMemories, err, want)
+	}
+}
+
 func TestSignatureIsRead(t *testing.T) {
 	// A module of one parameter s32[3], and an alias.
 	const s32, unknown = 4, 99

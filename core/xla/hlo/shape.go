@@ -16,6 +16,7 @@ const (
 
 	layoutMinorToMajor = 1
 	layoutElementBits  = 7
+	layoutMemory       = 8
 
 	programParameters = 1
 	programResult     = 2
@@ -46,6 +47,7 @@ type Shape struct {
 	layout       bool    // whether an array's layout is given
 	minorToMajor []int64 // of that layout
 	elementBits  int64   // of that layout; 0 means whole bytes per element
+	memory       uint64  // of that layout; 0 means the default one
 }
 
 func readShape(b []byte) (Shape, error) {
@@ -98,6 +100,8 @@ func (s *Shape) readLayout(b []byte) error {
 			s.minorToMajor, err = f.AppendInts(s.minorToMajor)
 		case layoutElementBits:
 			s.elementBits = int64(f.Value)
+		case layoutMemory:
+			s.memory = f.Value
 		}
 		if err != nil {
 			return err

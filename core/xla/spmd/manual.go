@@ -19,12 +19,9 @@ const (
 
 	instructionSharding = 40
 
-	shapeType   = 2
-	shapeTuple  = 4
-	shapeLayout = 5
-	typeTuple   = 13
-
-	layoutMemory = 8
+	shapeType  = 2
+	shapeTuple = 4
+	typeTuple  = 13
 )
 
 // Names of the custom calls that enter and leave a manual program.
@@ -38,28 +35,6 @@ type Whole struct {
 	Module     []byte   // HloModuleProto
 	Parameters [][]byte // serialized xla.ShapeProtos, with layouts
 	Result     []byte
-}
-
-// Placed returns the first result that the program places in another memory than the default one, or -1 if there is
-// none.
-func (w *Whole) Placed() int {
-	results := tupleShapes(w.Result)
-	if results == nil {
-		results = [][]byte{w.Result}
-	}
-	return slices.IndexFunc(results, func(result []byte) bool {
-		for f := range protowalk.Fields(result) { // read before: no error
-			if f.Number != shapeLayout {
-				continue
-			}
-			for f := range protowalk.Fields(f.Bytes) {
-				if f.Number == layoutMemory && f.Value != 0 {
-					return true
-				}
-			}
-		}
-		return false
-	})
 }
 
 // Manual returns a partitioned program that any XLA accepts as it is and does not partition further: its parameters and
