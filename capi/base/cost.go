@@ -15,8 +15,8 @@ import (
 	"github.com/openpathways/pathways/core/xla/hlo"
 )
 
-// pwGoCost counts what a compiled program costs, for a frontend. The values and their names are one block of C's memory,
-// which the caller frees.
+// pwGoCost counts what a compiled program costs. The values and their names are one block of C's memory, which the
+// caller frees.
 //
 //export pwGoCost
 func pwGoCost(format *C.char, formatSize C.size_t, program *C.char, size C.size_t,

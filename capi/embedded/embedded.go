@@ -270,8 +270,8 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 }
 
 // signature writes a compiled program's description of its arguments into C's memory: their number; for each the type,
-// the rank and the dimensions; the number of donated arguments, and which; the number of results, and for each the
-// kind of its memory, as text of a length, "" for the default one. It returns nil if the program does not describe them.
+// the rank and the dimensions; the number of donated arguments, and which; the number of results, and for each the kind
+// of its memory, as text of a length, "" for the default one. It returns nil if the program does not describe them.
 func signature(format string, code []byte) *C.int64_t {
 	sig, err := hlo.ReadSignature(format, code)
 	if err != nil {

@@ -65,7 +65,8 @@ bool pw_partition_partitions(const char* code, size_t size) {
 bool pw_partition_refused(const char* text, size_t size, char** said) {
   const char *what = NULL, *why = NULL, *instead = NULL;
   if (has(text, size, placement)) {
-    what = "a program that places arrays by a memory kind (out_shardings, jax.device_put inside of jax.jit, compute_on)";
+    what =
+        "a program that places arrays by a memory kind (out_shardings, jax.device_put inside of jax.jit, compute_on)";
     why = " needs, with this plugin, a Python process, which removes the kinds that mean nothing on a CPU. ";
     instead = "Leave them out, or take a newer plugin: pip install --no-deps lammps-jax-pjrt-cpu";
   }

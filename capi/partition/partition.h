@@ -1,4 +1,4 @@
-// What plugins for CPUs leave to Python when they compile, and how programs get it: the C contract of package partition.
+// What plugins for CPUs leave to Python when they compile: the C contract of package partition.
 #ifndef PATHWAYS_CAPI_PARTITION_PARTITION_H_
 #define PATHWAYS_CAPI_PARTITION_PARTITION_H_
 
@@ -37,8 +37,8 @@ typedef struct pw_partition_call pw_partition_call;
 typedef int (*pw_partitioner)(pw_partition_call* call, const char* code, size_t code_size, const char* options,
                               size_t options_size, const char* directory);
 
-// Writes a program without the calls that place an array in a memory. Returns 1 after pathways_partition_give, else as a
-// pw_partitioner, and is called as one.
+// Writes a program without the calls that place an array in a memory. Returns 1 after pathways_partition_give, else as
+// a pw_partitioner, and is called as one.
 typedef int (*pw_unplacer)(pw_partition_call* call, const char* code, size_t code_size);
 
 // Sets these functions; NULL: none. When it returns, the previous ones are no longer called.
@@ -53,9 +53,9 @@ void pathways_partition_fail(pw_partition_call* call, const char* text) __attrib
 
 // --- within the package ---
 
-// Reports whether a program has calls that place an array in a memory. On a CPU, whose memories are all the host's, they
-// change nothing; the memories of arguments and results are also said by their types. Older compilers for CPUs refuse
-// such calls.
+// Reports whether a program has calls that place an array in a memory. On a CPU, whose memories are all the host's,
+// they change nothing; the memories of arguments and results are also said by their types. Older compilers for CPUs
+// refuse such calls.
 bool pw_partition_places(const char* code, size_t size);
 
 // Reports whether a program has other calls than those.

@@ -302,7 +302,7 @@ def bind(equation: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def without_calls(code: bytes, target: str) -> bytes:
-    """Returns a program, StableHLO's portable bytecode, without the calls of a target: their operand takes their place."""
+    """Returns a program, in portable bytecode, with its operand in place of each call of a target."""
     from jax.extend.mlir import ir
     from jax.extend.mlir.dialects import stablehlo
     from jax.interpreters import mlir
