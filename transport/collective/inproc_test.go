@@ -2,6 +2,7 @@ package collective
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,6 +51,60 @@ func TestMembersInOneProcessSleepInABubblesTime(t *testing.T) {
 		}
 		if _, err := all.Open(2); err == nil {
 			t.Error("there is a member at a place that the board does not have")
+		}
+	})
+}
+
+// rung counts how often bells are rung, by word.
+type rung struct {
+	channels
+	times sync.Map
+}
+
+func (r *rung) wake(word *atomic.Uint32) {
+	n, _ := r.times.LoadOrStore(word, new(atomic.Int32))
+	n.(*atomic.Int32).Add(1)
+	r.channels.wake(word)
+}
+
+// A member that waited for another longer than its device lingers wakes one thread for each of the rounds that follow,
+// not the board's and by that another one.
+func TestRoundsWakeOneThreadEach(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		all := statustest.Value(NewInprocBoard(2)).OK(t)
+		defer all.Close()
+		var bells rung
+		var boards []*Board
+		var engines []*Engine
+		for i := range 2 {
+			b := statustest.Value(newBoard(all.data, i, &bells)).OK(t)
+			defer b.Close()
+			b.Meet(1, 0)
+			b.Meet(2, 1)
+			b.sizes = sizes{block: 4 << 10, piece: 4 << 10}
+			boards, engines = append(boards, b), append(engines, New(nowhere{uint64(i + 1)}, 1, b))
+		}
+		const bytes = 64 * (4 << 10) // as many rounds
+		spec := allReduce(2, shape.Shape{DType: shape.F32, Dims: []int64{bytes / 4}})
+		var wg sync.WaitGroup
+		for i, e := range engines {
+			e.Begin(Gang{ID: 1, Launch: 1, Ranks: blocked(2, 2)})
+			wg.Add(1)
+			go func() {
+				time.Sleep(time.Duration(i) * time.Second)
+				e.Enter(Call{Launch: 1, Spec: spec, Operands: [][]byte{aligned(bytes)}, Results: [][]byte{aligned(bytes)},
+					Done: func(err error) {
+						statustest.Check(t, err)
+						wg.Done()
+					}})
+			}()
+		}
+		wg.Wait()
+		for i, b := range boards {
+			if n, ok := bells.times.Load(b.bell(i, countLine)); ok && n.(*atomic.Int32).Load() > 8 {
+				t.Errorf("the board's thread of member %d was woken %d times for 64 rounds", i, n.(*atomic.Int32).Load())
+			}
+			engines[i].End(1)
 		}
 	})
 }

@@ -125,12 +125,13 @@ func (b *Board) arrive() {
 
 // linger waits a while for the blocks of a meeting, before its call has to be ended
 // from elsewhere: the device's own thread is woken and goes on with the
-// answer, with no other between. InHand is 1 + the call's index.
-func (b *Board) linger(m *meeting, inHand int) {
+// answer, with no other between. InHand is 1 + the call's index, or free. It reports whether the blocks came: the
+// meeting may have begun another round.
+func (b *Board) linger(m *meeting, inHand int) (came bool) {
 	b.mu.Lock()
 	if b.open[m] == 0 || b.closed.Load() {
 		b.mu.Unlock()
-		return
+		return false
 	}
 	b.awake++
 	bell := b.bell(b.self, lingerLine)
@@ -148,6 +149,7 @@ func (b *Board) linger(m *meeting, inHand int) {
 		b.mu.Unlock()
 		for i, f := range full {
 			if f == m {
+				came = true
 				f.delivered(inHand)
 			} else {
 				f.delivered(0)
@@ -155,12 +157,12 @@ func (b *Board) linger(m *meeting, inHand int) {
 			full[i] = nil
 		}
 		if last {
-			return
+			return came
 		}
 		if len(full) == 0 {
 			b.bells.sleep(bell, n, left)
 		} else {
-			end = time.Now().Add(b.patience()) // the meeting may have begun another round
+			end = time.Now().Add(b.patience()) // beginning their next rounds took time
 		}
 		b.mu.Lock()
 	}

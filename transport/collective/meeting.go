@@ -61,7 +61,7 @@ type meeting struct {
 	kept    []byte // see table
 	missing int
 	round   int
-	inline  int // 1 + the call in hand of the goroutine that ends the meeting; 0 is none
+	inline  int // 1 + the call in hand of the goroutine that ends the meeting; 0, or free, is none
 
 	peers  []from       // by table.peers
 	holds  atomic.Int64 // what the round waits for: blocks, pushes that read our memory, and start
@@ -292,13 +292,27 @@ func (m *meeting) let(err error, inHand int) {
 	if m.holds.Add(-1) > 0 {
 		return
 	}
-	// A goroutine with a call in hand has nothing else to do.
+	// A goroutine with a call in hand has nothing else to do, nor has one that is free.
 	if inHand == 0 && (m.table.rounds[m.round].work > inlineWork || m.round+1 < len(m.table.rounds)) {
-		go m.work()
+		go m.carryOn()
 		return
 	}
 	m.inline = inHand
 	m.work()
+}
+
+// free is in place of 1 + the call in hand of a goroutine that has none, and nothing else to do.
+const free = -1
+
+// carryOn is work on a goroutine of its own. It stays for the next rounds: each of them then wakes a thread once, and not
+// first the board's, and by that another one.
+func (m *meeting) carryOn() {
+	m.inline = free
+	m.work()
+	if b := m.gang.engine.board; b != nil {
+		for b.linger(m, free) {
+		}
+	}
 }
 
 // work does what the round's blocks are for, then goes on to the next or ends
