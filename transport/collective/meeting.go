@@ -304,7 +304,7 @@ func (m *meeting) let(err error, inHand int) {
 // free is in place of 1 + the call in hand of a goroutine that has none, and nothing else to do.
 const free = -1
 
-// carryOn is work on a goroutine of its own. It stays for the next rounds: each of them then wakes a thread once, and not
+// carryOn is work on a goroutine of its own. It stays for the next rounds: each of them then wakes one thread, and not
 // first the board's, and by that another one.
 func (m *meeting) carryOn() {
 	m.inline = free
