@@ -199,8 +199,14 @@ const sparks = 20 // points of a session's history in its row
 var busyColumn = column{"BUSY", row.busy,
 	func(r row) string { return fmt.Sprintf("%5.2f %s", r.busy(), spark(r.use, sparks)) }}
 
+// sessionColumns are those whose session it is first: what a narrow terminal has no room for is on the right.
 var sessionColumns = []column{
 	busyColumn,
+	{"SESSION", func(r row) float64 { return -float64(r.session.Session) }, // the first one first
+		func(r row) string { return fmt.Sprintf("%d %s", r.session.Session, r.session.Name) }},
+	{"USER", nil, func(r row) string {
+		return fmt.Sprintf("%s on %s", cmp.Or(r.session.User, "?"), cmp.Or(r.session.Host, "?"))
+	}},
 	{"MEMORY", func(r row) float64 { return float64(sum(r.session.Bytes)) },
 		func(r row) string { return size(sum(r.session.Bytes)) }},
 	{"DEVICE TIME", func(r row) float64 { return float64(r.session.DeviceNs) },
@@ -211,14 +217,12 @@ var sessionColumns = []column{
 		func(r row) string { return fmt.Sprint(r.session.Held.GetOperations()) }},
 	{"AGE", func(r row) float64 { return float64(r.session.AgeMs) },
 		func(r row) string { return wire.Age(r.session.AgeMs).String() }},
-	{"SESSION", nil, func(r row) string { return fmt.Sprintf("%d %s", r.session.Session, r.session.Name) }},
-	{"USER", nil, func(r row) string {
-		return fmt.Sprintf("%s on %s", cmp.Or(r.session.User, "?"), cmp.Or(r.session.Host, "?"))
-	}},
 }
 
 var workerColumns = []column{
 	busyColumn,
+	{"WORKER", nil, func(r row) string { return r.worker.Process.GetName() }},
+	{"ISLAND", nil, func(r row) string { return r.island }},
 	{"GANGS", func(r row) float64 { return float64(r.worker.Gangs) },
 		func(r row) string { return fmt.Sprint(r.worker.Gangs) }},
 	{"MEMORY", func(r row) float64 { return float64(sum(r.worker.Last.GetMemoryInUse())) },
@@ -231,8 +235,6 @@ var workerColumns = []column{
 		func(r row) string { return wire.Age(r.worker.SilentMs).String() + " ago" }},
 	{"DEVICES", func(r row) float64 { return float64(len(r.worker.Devices)) },
 		func(r row) string { return fmt.Sprint(len(r.worker.Devices)) }},
-	{"WORKER", nil, func(r row) string { return r.worker.Process.GetName() }},
-	{"ISLAND", nil, func(r row) string { return r.island }},
 }
 
 func (m *top) columns() []column {
@@ -240,12 +242,12 @@ func (m *top) columns() []column {
 		return workerColumns
 	}
 	if len(m.report.GetTenants()) > 0 {
-		return append(sessionColumns[:len(sessionColumns):len(sessionColumns)], tenantColumn)
+		return slices.Insert(slices.Clone(sessionColumns), 2, tenantColumn)
 	}
 	return sessionColumns
 }
 
-// tenantColumn is the last column of sessions, where the cluster has tenants.
+// tenantColumn is another column of sessions, where the cluster has tenants.
 var tenantColumn = column{"TENANT", nil, func(r row) string { return r.session.Tenant }}
 
 // maxTenants bounds the tenants that are shown above the list, so that the list has room.
@@ -330,7 +332,10 @@ func (m *top) text() string {
 		if !m.workers {
 			lines = append(lines, m.tenants()...)
 		}
-		lines = append(append(lines, m.list(rows, at)...), m.waits()...)
+		list, waits, room := m.list(rows, at), m.waits(), m.height-1-len(lines)
+		// A long list leaves room for waits, and waits for the list.
+		below := min(len(waits), max(room-len(list), room/3, 0))
+		lines = append(append(lines, within(list, at, room-below)...), waits[:below]...)
 	}
 	keys := faint.Render("Tab sessions or workers   Enter details   s sort   p pause   q quit")
 	if m.open {
@@ -403,6 +408,17 @@ func (m *top) list(rows []row, at int) []string {
 		lines[at+1] = selected.Render(lines[at+1])
 	}
 	return lines
+}
+
+// within returns the head of a list and, of its rows, those around the selected one for which n lines have room.
+func within(list []string, at, n int) []string {
+	rows, room := list[1:], n-2 // beside the head, and the line that says which are shown
+	if len(list) <= n || room < 1 {
+		return list
+	}
+	from := min(max(0, at-room/2), len(rows)-room)
+	return append(append(list[:1:1], rows[from:from+room]...),
+		faint.Render(fmt.Sprintf("%d to %d of %d", from+1, from+room, len(rows))))
 }
 
 // waits shows which operations wait for memory or slices, and for whom.

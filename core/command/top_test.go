@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -77,12 +78,12 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 	look(20, nil)
 	shows("at first", "cluster c0ffee, up 20s", "4 devices of 2 workers", "2 sessions", "1.0 MiB", "busy  50 %",
 		"100 gangs a second", "students  low     1       0-50 %  25 %      80 %  1 of 4", "research  normal  3       -",
-		"BUSY▾", "TENANT", " 2.00 ", "█", "2 bob", "1 ann·[2J", "ann on h", "research",
+		"BUSY▾", "TENANT", " 2.00 ", "█", "2 bob", "1 ann·[2J", "research", "ann on h",
 		"WAITS FOR A SLICE", "session 2, bob", "4 devices, exclusive", "2 are in use by session 1")
 	if strings.Contains(m.text(), "\x1b[2J") {
 		t.Error("a session's name reaches the terminal as a command")
 	}
-	press(key('s'))
+	press(key('s'), key('s'), key('s'), key('s'))
 	shows("sorted by memory", "MEMORY▾", "1 ann", "2 bob")
 	press(enter)
 	shows("a session", "UNDER WAY", "1        ann·[2J", "session 1, ann", "waits for nothing",
@@ -113,4 +114,26 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 // Without a terminal top says what else there is.
 func TestTopNeedsATerminal(t *testing.T) {
 	call(t, nil, "top", "--address", "unix:/nowhere").ends(t, ExitUsage, "pathways status --json")
+}
+
+// What is selected is shown, however long the list is and however small the terminal, and some of what waits.
+func TestTopShowsWhatIsSelected(t *testing.T) {
+	m, r := newTop(nil), topReport(10)
+	for n := uint32(3); n <= 40; n++ {
+		r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: n, Name: "more"})
+	}
+	m.Update(answered{time.Unix(1000, 0), r, nil})
+	m.Update(tea.WindowSizeMsg{Width: 80, Height: 20})
+	for n := 1; n <= 40; n++ {
+		text := m.text()
+		for _, want := range []string{fmt.Sprintf(" %d ", n), " of 40", "4 devices, exclusive", "q quit"} {
+			if !strings.Contains(text, want) {
+				t.Fatalf("session %d is selected, and %q is not shown in\n%s", n, want, text)
+			}
+		}
+		if lines := strings.Count(text, "\n") + 1; lines > 20 {
+			t.Fatalf("20 lines fit, and there are %d", lines)
+		}
+		m.Update(tea.KeyPressMsg{Code: tea.KeyDown})
+	}
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type History struct {
 // sample is what happened between one look at the cluster and the next.
 type sample struct {
 	at      float64            // seconds since 1970
+	passed  float64            // seconds since the look before
 	gangs   float64            // a second
 	use     map[uint32]float64 // devices that each session kept busy, such as 1.5
 	devices int
@@ -52,7 +54,8 @@ func (h *History) Add(now time.Time, r *wire.Report) {
 		return // the first of a controller, or of one that has its cluster back; or a report that is known
 	}
 	passed := float64(r.UptimeMs-last.UptimeMs) / 1e3
-	s := sample{at: float64(now.UnixMilli()) / 1e3, gangs: float64(r.Gangs-last.Gangs) / passed, use: map[uint32]float64{}}
+	s := sample{at: float64(now.UnixMilli()) / 1e3, passed: passed, gangs: float64(r.Gangs-last.Gangs) / passed,
+		use: map[uint32]float64{}}
 	for _, w := range r.EachWorker() {
 		s.devices += len(w.Devices)
 		for _, bytes := range w.Last.GetMemoryInUse() {
@@ -71,9 +74,34 @@ func (h *History) Add(now time.Time, r *wire.Report) {
 		}
 	}
 	h.samples = append(h.samples, s)
+	h.spread()
 	if len(h.samples) > remembers {
 		h.samples = slices.Delete(h.samples, 0, 1)
 		h.forget(r)
+	}
+}
+
+// spread moves use beyond what the devices can have done in a sample's time to the samples before, beginning with the
+// session that has the most: the controller learns of a computation when it has ended, so a long one counts at its end.
+func (h *History) spread() {
+	for i := len(h.samples) - 1; i >= 0; i-- {
+		s, beyond := &h.samples[i], -float64(h.samples[i].devices)
+		for _, use := range s.use {
+			beyond += use
+		}
+		if beyond <= 0 {
+			return
+		}
+		for _, id := range slices.SortedFunc(maps.Keys(s.use), func(a, b uint32) int {
+			return cmp.Or(cmp.Compare(s.use[b], s.use[a]), cmp.Compare(a, b))
+		}) {
+			moved := max(0, min(beyond, s.use[id]))
+			s.use[id] -= moved
+			beyond -= moved
+			if i > 0 { // otherwise it was before the first look
+				h.samples[i-1].use[id] += moved * s.passed / h.samples[i-1].passed
+			}
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package watch
 
 import (
+	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,6 +48,35 @@ func TestHistoryHasRatesBetweenReports(t *testing.T) {
 	if got := h.Past(); !reflect.DeepEqual(got, want) {
 		t.Errorf("the history is\n%+v, want\n%+v", got, want)
 	}
+}
+
+// A computation counts in the seconds in which it ran, though a report tells of it when it has ended: the history never
+// has more of the devices than there are. What came before the first look is not there.
+func TestHistorySpreadsLongComputations(t *testing.T) {
+	h := NewHistory()
+	for second, seconds := range []map[uint32]float64{{}, {1: 1}, {1: 2}, {1: 2}, {1: 2, 2: 6}, {1: 2, 2: 106}} {
+		h.Add(time.Unix(int64(second), 0), report(int64(second), 0, seconds))
+		use := map[uint32][]float64{}
+		for _, s := range h.Past().Sessions {
+			use[s.Session] = s.Use
+		}
+		switch second {
+		case 4: // six seconds of two devices: the last two seconds whole, and what was left of those before
+			if one, two := use[1], use[2]; !near(one, []float64{1, 1, 0, 0}) || !near(two, []float64{1, 1, 2, 2}) {
+				t.Errorf("the sessions used %v and %v", one, two)
+			}
+		case 5:
+			for i := range 5 {
+				if all := use[1][i] + use[2][i]; math.Abs(all-2) > 1e-9 {
+					t.Errorf("%v devices of two were used at look %d", all, i)
+				}
+			}
+		}
+	}
+}
+
+func near(a, b []float64) bool {
+	return slices.EqualFunc(a, b, func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })
 }
 
 // The history is of the last looks: it has as much memory after a day as after ten minutes, however many sessions came

@@ -26,7 +26,7 @@ func (everything) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	r.UptimeMs = time.Now().UnixMilli() // so that it is another report each time
 	r.Waits = "waits for " + attack
 	w := r.Islands[0].Workers[0]
-	w.Process.Number = 1
+	w.Process.Number, w.SilentMs = 1, 7500
 	w.Last.Running[0].Session, w.Last.Running[0].Devices = 3, []uint32{0, 1}
 	w.Last.Standing = []*wire.Standing{{Devices: []uint32{0}, Gang: 9, Session: 3, Program: "jit_reduce", Line: "f.py:1",
 		FirstCall: true, At: "all-reduce 0", Awaits: "w1", SinceMs: 7000}}
@@ -93,6 +93,9 @@ const tried = `setTimeout(() => {
   const past = { sessions: [7, 8].map(session =>
     ({ session, tenant: "students", client: "gone", use: [session, 1] })) };
   document.body.append("the plot has " + JSON.stringify(withEndedTogether(past, { sessions: [] })));
+  for (let i = 3; i < 12; i++) hues.set("tenant " + i, i - 1);
+  document.body.append("the eleventh has " + (ofTenant("tenant 11", 0) === ofTenant("research", 0) ? "the color of" :
+    "another color than") + " the first. ");
   document.body.append([...said, ...painted, "it keeps " + known.size + " sessions and " + bars + " bars"].join(". "));
 }, 2000);`
 
@@ -143,7 +146,8 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	text := strings.Join(strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " ")), " ")
 	for _, want := range []string{"cluster c", "w0 2 × cpu", "&lt;img src=x onerror=", "jit_f", "w0/0-1 (exclusive)",
-		"4 devices, exclusive", "2 of session 3 (in use)", "it began", "research", "jit_held",
+		"4 devices, exclusive",
+		"2 of session 3, &lt;img src=x onerror=", "it began", "research", "jit_held",
 		"device 0 has waited for 7.0 s in all-reduce 0 of jit_reduce (operation 9, first called at f.py:1) for w1",
 		"3.0 MiB of w0's machine", "its tenant's quota of host memory: its own earlier operations",
 		"slice 1 of session 3, &lt;img src=x onerror=",
@@ -153,6 +157,7 @@ func TestPageInABrowser(t *testing.T) {
 		"device 1 says a program of another tenant; session 4, other of students; 2000.0 ms on w0/1",
 		`the trace is {"traceEvents":[1]}`, "step.json (2.0 KiB, compressed)",
 		"it keeps 1024 sessions and 2 bars",
+		"the eleventh has another color than the first",
 		`the plot has [{"label":"sessions that have ended of students","color":"#f4c8b3","own":[15,2]}]`,
 		"lane 0 is 42 120 214 255 for 0.4", "lane 1 is 224 101 43 255 for 0.2"} {
 		if !strings.Contains(text, want) {
@@ -164,6 +169,9 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	if strings.Contains(text, "jit_theirs") {
 		t.Error("the page shows the name of another tenant's program")
+	}
+	if !strings.Contains(page, `<span class="warn">7.5 s ago</span>`) {
+		t.Error("a worker that says nothing does not stand out")
 	}
 	if n := strings.Count(page, "<canvas"); n < 2 {
 		t.Error("nothing is drawn")

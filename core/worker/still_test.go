@@ -2,6 +2,7 @@ package worker
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,6 +61,20 @@ func TestWaitsForOthersThanGangs(t *testing.T) {
 		if all := w.Waits(); len(all) != 1 || all[0].Behind != want {
 			t.Errorf("reason %d: %+v; expected that it is behind gangs: %v", reason, all, want)
 		}
+	}
+}
+
+// Devices that wait for the same thing are told as one wait, for as long as all of them have waited.
+func TestDevicesThatWaitForTheSameAreToldTogether(t *testing.T) {
+	w := &Worker{}
+	for local, what := range []string{"what began before f to end", "array 1", "what began before f to end"} {
+		q := &queue{local: local}
+		q.stands.Store(&standing{1, devicequeue.Before, what, time.Now().Add(-time.Duration(local+1) * time.Hour)})
+		w.queues = append(w.queues, q)
+	}
+	all := w.Waits()
+	if len(all) != 2 || !slices.Equal(all[0].Devices, []int{0, 2}) || all[0].Since.Round(time.Minute) != time.Hour {
+		t.Errorf("it tells %+v", all)
 	}
 }
 

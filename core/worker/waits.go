@@ -48,10 +48,17 @@ var outside = []devicequeue.Reason{devicequeue.Loading, devicequeue.Bytes, devic
 func (w *Worker) Waits() []Wait {
 	var all []Wait
 	for _, q := range w.queues {
-		if s := q.stands.Load(); s != nil {
-			all = append(all, Wait{Devices: []int{q.local}, Gang: s.gang, For: s.what, Since: time.Since(s.since),
-				Behind: !slices.Contains(outside, s.reason)})
+		s := q.stands.Load()
+		if s == nil {
+			continue
 		}
+		since, behind := time.Since(s.since), !slices.Contains(outside, s.reason)
+		same := func(w Wait) bool { return w.Gang == s.gang && w.For == s.what && w.Behind == behind }
+		if i := slices.IndexFunc(all, same); i >= 0 { // told once, for as long as all of them have waited
+			all[i].Devices, all[i].Since = append(all[i].Devices, q.local), min(all[i].Since, since)
+			continue
+		}
+		all = append(all, Wait{Devices: []int{q.local}, Gang: s.gang, For: s.what, Since: since, Behind: behind})
 	}
 	var in []collective.Wait
 	if w.config.Engine != nil { // otherwise there are no calls either: see New

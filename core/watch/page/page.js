@@ -20,8 +20,9 @@ const gray = "#888888";
 // ofTenant returns a tenant's color, lighter by a part; gray where there is no such tenant.
 function ofTenant(name, lighter) {
   if (!hues.has(name)) return gray;
-  const base = colors[hues.get(name) % colors.length];
-  return "#" + [1, 3, 5].map(i => parseInt(base.slice(i, i + 2), 16))
+  const place = hues.get(name), base = colors[place % colors.length];
+  const darker = 0.65 ** Math.floor(place / colors.length);  // so that the eleventh does not look like the first
+  return "#" + [1, 3, 5].map(i => parseInt(base.slice(i, i + 2), 16) * darker)
     .map(v => Math.round(v + (255 - v) * lighter).toString(16).padStart(2, "0")).join("");
 }
 
@@ -97,11 +98,20 @@ function table(id, columns, rows) {
   t.replaceChildren(head, ...body);
 }
 
-function sessionName(s) {
+// nameOf says whose a session is.
+function nameOf(session) {
+  const s = known.get(session);
+  return session + (s ? `, ${s.name}${s.tenant ? ` of ${s.tenant}` : ""}` : ", which has ended");
+}
+
+const describe = session => "session " + nameOf(session);
+
+// sessionName is a session with its color: its number, in a table that has the rest in columns, or whose it is.
+function sessionName({ session }, text = nameOf(session)) {
   const e = make("span");
   const swatch = make("i", "", "swatch");
-  swatch.style.background = color(s.session);
-  e.append(swatch, String(s.session));
+  swatch.style.background = color(session);
+  e.append(swatch, String(text));
   return e;
 }
 
@@ -126,15 +136,25 @@ function showNow(report, past) {
     (report.waits ? `: ${report.waits}` : "");
 }
 
+// silent says how long ago a worker was heard, in another color once it has missed three heartbeats.
+function silent(worker, report) {
+  const quiet = Math.max(1000, 3 * (report.heartbeat_ms || 1000));
+  return make("span", time(worker.silent_ms) + " ago", worker.silent_ms < quiet ? "" : "warn");
+}
+
 function showTables(report) {
   const all = workers(report), names = new Map(all.map(w => [w.process.number, w.process.name]));
   table("workers", [["island"], ["worker"], ["devices"], ["memory in use", 1], ["limit", 1], ["host memory", 1],
     ["objects", 1], ["gangs", 1], ["last heard", 1]], all.map(w => [
     w.island.name, w.process.name, `${w.devices.length} × ${w.devices[0]?.kind ?? ""}`, size(sum(w.last.memory_in_use)),
     sum(w.devices.map(d => d.memory_limit)) ? size(sum(w.devices.map(d => d.memory_limit))) : "–",
-    size(w.last.host_bytes), w.last.objects, w.gangs, time(w.silent_ms) + " ago"]));
+    size(w.last.host_bytes), w.last.objects, w.gangs, silent(w, report)]));
   const percent = part => `${Math.round(100 * part)} %`, quota = (has, of) => of ? `${has} of ${of}` : has;
-  const ofEach = (all, most, of, each) => size(all) + (of ? ` (${size(most)} of ${size(of)} a ${each})` : "");
+  const ofEach = (all, most, of, each) => {
+    const e = make("span", size(all));
+    if (of) e.append(make("span", `${size(most)} of ${size(of)} a ${each}`, "part"));
+    return e;
+  };
   const shared = report.tenants.length > 0;
   table("tenants", [["tenant"], ["class"], ["weight", 1], ["at least", 1], ["at most", 1], ["promised", 1], ["got", 1],
     ["sessions", 1], ["in slices", 1], ["memory", 1], ["host memory", 1], ["device time", 1]], report.tenants.map(t => [
@@ -147,7 +167,7 @@ function showTables(report) {
   table("sessions", [["session"], ...(shared ? [["tenant"]] : []), ["client"], ["user"], ["host"],
     ["devices", 1], ["objects", 1], ["memory", 1],
     ["under way", 1], ["device time", 1], ["age", 1]], report.sessions.map(s => [
-    sessionName(s), ...(shared ? [s.tenant] : []), s.name, s.user || "?", s.host || "?",
+    sessionName(s, s.session), ...(shared ? [s.tenant] : []), s.name, s.user || "?", s.host || "?",
     `${s.bytes.length} × ${s.platforms.join(", ")}`, s.objects, size(sum(s.bytes)), s.under_way,
     time(s.device_ns / 1e6), time(s.age_ms)]));
   table("running", [["worker"], ["devices"], ["session"], ["program"], ["for", 1], ["usually", 1]],
@@ -156,7 +176,7 @@ function showTables(report) {
         (r.behind ? ` (and ${r.behind} queued)` : "") + (r.gone ? " – its client has left" : ""),
       time(r.since_ms), r.usual_ms ? time(r.usual_ms) : "–"]).concat(
       w.last.more_running ? [[w.process.name, "", "", `and ${w.last.more_running} more`, "", ""]] : [])));
-  const who = all => all.map(h => `session ${h.session}` + (h.bytes > 0 ? ` (${size(h.bytes)})` : "")).join("; ");
+  const who = all => all.map(h => describe(h.session) + (h.bytes > 0 ? ` (${size(h.bytes)})` : "")).join("; ");
   const forWhat = {
     client: () => "bytes that its client is sending", program: () => "its program to be loaded",
     work: () => "computations under way to end",
@@ -180,13 +200,13 @@ function showTables(report) {
     "exclusive slice": "exclusive slice", slice: "slice", session: "asked for at its start", use: "in use",
   };
   table("queue", [["place", true], ["session"], ["wants"], ["priority", true], ["since", true], ["at most", true],
-    ["lacks"]],
+    ["waits for"]],
     report.slice_waits.map((q, i) => [i + 1, sessionName(q),
       [`${q.devices} ${q.devices > 1 ? "devices" : "device"}`, q.exclusive ? "exclusive" : "", q.island, q.kind]
         .filter(x => x).join(", "), q.priority, time(q.since_ms), q.left_ms < 0 ? "–" : time(q.since_ms + q.left_ms),
       (q.quota ? `its tenant's quota of ${q.quota} devices in slices: ` : "") +
-        q.holders.map(h => `${h.devices} of session ${h.session} (${how[h.how]})`).join("; ") ||
-        "those of requests before it"]));
+        q.holders.map(h => `${h.devices} of session ${nameOf(h.session)} (${how[h.how]})`).join("; ") ||
+        "devices reserved for requests before it"]));
   table("waits", [["worker"], ["what its devices wait for"]],
     all.flatMap(w => w.last.standing.map(m => [w.process.name, waitText(m)]).concat(
       w.last.more_standing ? [[w.process.name, `and ${w.last.more_standing} more`]] : [])));
@@ -197,7 +217,8 @@ function showTraces(all) {
     all.reverse().map(t => {
       const link = make("a", `${t.name} (${size(t.bytes)}, compressed)`);
       link.href = "api/trace?number=" + t.number;
-      return [time(t.age_ms) + " ago", sessionName(t), t.client, t.user || "?", t.host || "?", time(t.took_ms), link];
+      return [time(t.age_ms) + " ago", sessionName(t, t.session), t.client, t.user || "?", t.host || "?",
+        time(t.took_ms), link];
     }));
 }
 
@@ -230,9 +251,9 @@ function plot(id, at, series, least) {
   plots[id] = { key, chart: new uPlot({
     width: into.clientWidth, height: 200, axes: [{ ...axis, values: clock, space: 80 }, { ...axis, size: 60 }],
     scales: { y: { range: (u, low, high) => [0, Math.max(high, least) || 1] } },
-    series: [{ value: (u, at) => at == null ? "–" : clock(u, [at])[0] }, ...series.map(s => ({
+    series: [{ value: (u, at) => at == null ? "now" : clock(u, [at])[0] }, ...series.map(s => ({
       label: s.label, stroke: s.color, fill: s.color, width: 1, points: { show: false },
-      own: s.own, value: (u, v, i, at) => at == null ? "–" : u.series[i].own[at].toFixed(2) }))],
+      own: s.own, value: (u, v, i, at) => (u.series[i].own[at ?? u.series[i].own.length - 1] ?? 0).toFixed(2) }))],
   }, data, into) };
 }
 

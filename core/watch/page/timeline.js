@@ -71,12 +71,6 @@ async function followTimeline() {
   if (!byId("timeline-hold").checked) drawTimeline();
 }
 
-// describe says whose a session is.
-function describe(session) {
-  const s = known.get(session);
-  return `session ${session}` + (s ? `, ${s.name}${s.tenant ? ` of ${s.tenant}` : ""}` : ", which has ended");
-}
-
 function drawTimeline() {
   const all = [...lanes.values()], seconds = Number(byId("timeline-span").value), dots = devicePixelRatio || 1;
   const height = all.length > 32 ? 12 : 18, width = element.clientWidth;

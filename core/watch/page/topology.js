@@ -32,6 +32,8 @@ function showTopology(report) {
   byId("topology").replaceChildren(...report.islands.map(island => {
     const box = make("div", undefined, "island");
     box.append(make("h3", `island ${island.name}` + (island.platform ? `, ${island.platform}` : "")));
+    const rows = make("div", undefined, "workers");
+    box.append(rows);
     for (const w of island.workers) {
       const row = make("div", undefined, "worker"), cells = make("div", undefined, "cells");
       const busy = busyOf(w, report.uptime_ms);
@@ -44,7 +46,7 @@ function showTopology(report) {
         cells.append(cell);
       });
       row.append(make("span", w.process.name), cells);
-      box.append(row);
+      rows.append(row);
     }
     return box;
   }));
