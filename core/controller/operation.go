@@ -504,7 +504,7 @@ func (st *State) charge(g *gang) int64 {
 	if g.ran == nil {
 		return 0
 	}
-	st.spend(g.s, g.spent)
+	st.spend(g.s, g.spent, len(g.place.rows))
 	g.ran.runs++
 	g.ran.spent += g.spent
 	time := int64(g.spent) / int64(len(g.place.rows))

@@ -193,3 +193,26 @@ func TestARunWithoutALineShowsWhereItsProgramWasFirstCalled(t *testing.T) {
 	}
 	statustest.Check(t, b.st.Check())
 }
+
+// What a tenant got in the last seconds is in the seconds in which it was computed, however long a computation took:
+// a device's time has no more of it than there was.
+func TestWhatATenantGotIsNoMoreThanThereWas(t *testing.T) {
+	for _, c := range []struct {
+		now, time int64
+		devices   uint64
+		want      []uint64 // the sums at now, and each five seconds after that
+	}{
+		{20e9, 1e9, 1, []uint64{1e9, 1e9, 0}},
+		{20.5e9, 60e9, 2, []uint64{19e9, 9e9, 0}},
+		{3.2e9, 3e9, 1, []uint64{3e9, 3e9, 0}},
+		{300e6, 400e6, 2, []uint64{400e6, 400e6, 0}},
+	} {
+		var r lately
+		r.add(c.now, uint64(c.time), c.devices)
+		for i, want := range c.want {
+			if got := r.sum(c.now + int64(i)*5e9); got != want {
+				t.Errorf("%d ns of %d devices at %d: after %d s there are %d, want %d", c.time, c.devices, c.now, 5*i, got, want)
+			}
+		}
+	}
+}

@@ -126,12 +126,12 @@ func (st *State) leaves(t *tenancy, s *session) {
 	}
 }
 
-// spend counts the device time of a gang that has ended.
-func (st *State) spend(s *session, time uint64) {
+// spend counts the device time of a gang of some devices that has ended.
+func (st *State) spend(s *session, time uint64, devices int) {
 	st.spent += time
 	s.spent += time
 	s.tenant.spent += time
-	s.tenant.recent.add(st.now, time)
+	s.tenant.recent.add(st.now, time, uint64(devices))
 }
 
 // recentSeconds is the time over which the views show what tenants got: long enough that a few long computations do not
@@ -153,7 +153,16 @@ func (r *lately) pass(now int64) (second int64) {
 	return second
 }
 
-func (r *lately) add(now int64, n uint64) { r.by[r.pass(now)%recentSeconds] += n }
+// add counts the time that some devices have computed until now, in the seconds in which they can have done so: a gang
+// that took longer than all of them does not make more of a device's time than there is.
+func (r *lately) add(now int64, time, devices uint64) {
+	newest, room := r.pass(now), uint64(now%1e9)*devices
+	for second := newest; time > 0 && second > newest-recentSeconds; second-- {
+		part := min(time, room)
+		r.by[(second+recentSeconds)%recentSeconds] += part
+		time, room = time-part, 1e9*devices
+	}
+}
 
 func (r *lately) sum(now int64) (sum uint64) {
 	r.pass(now)

@@ -27,7 +27,7 @@ func (everything) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	r.Waits = "waits for " + attack
 	w := r.Islands[0].Workers[0]
 	w.Process.Number, w.SilentMs = 1, 7500
-	w.Last.Running[0].Session, w.Last.Running[0].Devices = 3, []uint32{0, 1}
+	w.Last.Running[0].Session, w.Last.Running[0].Devices, w.Last.Running[0].SinceMs = 3, []uint32{0, 1}, 3000
 	w.Last.Standing = []*wire.Standing{{Devices: []uint32{0}, Gang: 9, Session: 3, Program: "jit_reduce", Line: "f.py:1",
 		FirstCall: true, At: "all-reduce 0", Awaits: "w1", SinceMs: 7000}}
 	r.Sessions[0].Name = attack
@@ -159,6 +159,7 @@ func TestPageInABrowser(t *testing.T) {
 		"it keeps 1024 sessions and 2 bars",
 		"the eleventh has another color than the first",
 		`the plot has [{"label":"sessions that have ended of students","color":"#f4c8b3","own":[15,2]}]`,
+		"device 1 says jit_f; session 3", "on w0/1 for 3.0 s so far",
 		"lane 0 is 42 120 214 255 for 0.4", "lane 1 is 224 101 43 255 for 0.2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not show %q", want)

@@ -2,7 +2,7 @@
 // What devices did in the last seconds: a lane for each device, a bar for each computation. It stands on page.js.
 
 const lanes = new Map();  // by worker's number and device: the lane as the controller tells it, with its latest bars
-const timeline = { newest: 0, now: 0, selection: 0, first: 0, devices: 0, drawn: [] };
+const timeline = { newest: 0, now: 0, selection: 0, first: 0, devices: 0, drawn: [], running: new Map() };
 const lagMs = 1200;  // from now to the right edge: workers tell once a second what has ended
 const keptMs = 12e3;  // how long bars stay, as in the controller: for the longest span, 10 s, and lagMs
 const perMs = 1e4;  // the controller tells tenths of a microsecond
@@ -71,6 +71,12 @@ async function followTimeline() {
   if (!byId("timeline-hold").checked) drawTimeline();
 }
 
+// runningOn returns what a lane's device computes, of which there is no bar yet.
+function runningOn(lane) {
+  const r = timeline.running.get(lane.process + "/" + lane.device);
+  return r && { ...r, begin: timeline.now - r.since };
+}
+
 function drawTimeline() {
   const all = [...lanes.values()], seconds = Number(byId("timeline-span").value), dots = devicePixelRatio || 1;
   const height = all.length > 32 ? 12 : 18, width = element.clientWidth;
@@ -87,6 +93,13 @@ function drawTimeline() {
     c.fillRect(labelWidth, y + 1, width - labelWidth, height - 2);
     c.fillStyle = style.color;
     c.fillText(`${lane.worker}/${lane.device}`, 0, y + height / 2, labelWidth - 8);
+    const runs = runningOn(lane), ended = lane.bars.at(-1)?.end ?? 0;
+    if (runs && runs.begin < end && ended < end) {  // else bars say what it has done
+      c.globalAlpha = 0.4, c.fillStyle = color(runs.session);
+      const from = Math.max(runs.begin, ended, begin);
+      c.fillRect(labelWidth + (from - begin) * scale, y + 1, (end - from) * scale, height - 2);
+      c.globalAlpha = 1;
+    }
     for (const bar of lane.bars) {
       if (bar.end <= begin || bar.begin >= end) continue;
       const from = Math.max(bar.begin, begin), to = Math.min(bar.end, end);
@@ -123,7 +136,8 @@ function drawTimeline() {
   byId("timeline-on").disabled = last >= timeline.devices;
 }
 
-// barAt returns the bar at a place of the picture, and its lane.
+// barAt returns the bar at a place of the picture, and its lane; without a bar, what the device computes, if that is
+// drawn there.
 function barAt(x, y) {
   const { all, begin, scale, height } = timeline.drawn, lane = all?.[Math.floor(y / height)];
   if (!lane || x < labelWidth) return {};
@@ -133,22 +147,29 @@ function barAt(x, y) {
     const middle = (low + high) >> 1;
     if (lane.bars[middle].end + near < at) low = middle + 1; else high = middle;
   }
-  const bar = lane.bars[low];
-  return { lane, bar: bar && bar.begin - near <= at ? bar : undefined };
+  const bar = lane.bars[low], runs = runningOn(lane);
+  if (bar && bar.begin - near <= at) return { lane, bar };
+  return { lane, runs: !bar && runs && runs.begin <= at && runs.begin < timeline.drawn.end ? runs : undefined };
 }
 
 element.addEventListener("mousemove", event => {
-  const { lane, bar } = barAt(event.offsetX, event.offsetY), tip = byId("timeline-tip");
-  tip.hidden = !bar;
-  if (!bar) return;
+  const { lane, bar, runs } = barAt(event.offsetX, event.offsetY), tip = byId("timeline-tip");
+  tip.hidden = !bar && !runs;
+  if (runs) tip.replaceChildren(make("b", runs.program), make("span", describe(runs.session)),
+    make("span", `on ${lane.worker}/${lane.device} for ${time(runs.since)} so far`));
+  if (bar) describeBar(tip, lane, bar);
+  tip.style.left = Math.min(event.offsetX + 14, element.clientWidth - tip.offsetWidth - 4) + "px";
+  tip.style.top = event.offsetY + 14 + "px";
+});
+
+// describeBar says what a bar is.
+function describeBar(tip, lane, bar) {
   const took = bar.end - bar.begin, ended = timeline.drawn.end - bar.end;
   tip.replaceChildren(make("b", bar.program ?? "a program of another tenant"),
     make("span", describe(bar.session)), make("span", `${took < 10 ? took.toFixed(3) : took.toFixed(1)} ms on ` +
       `${lane.worker}/${lane.device}` + (bar.runs > 1 ? `, ${bar.runs} computations` : "")),
     make("span", `ended ${(Math.max(ended, 0) / 1e3).toFixed(3)} s before the right edge`));
-  tip.style.left = Math.min(event.offsetX + 14, element.clientWidth - tip.offsetWidth - 4) + "px";
-  tip.style.top = event.offsetY + 14 + "px";
-});
+}
 element.addEventListener("mouseleave", () => byId("timeline-tip").hidden = true);
 byId("timeline-of").addEventListener("change", () => choose(0));
 byId("timeline-span").addEventListener("change", drawTimeline);
@@ -161,5 +182,8 @@ addEventListener("resize", drawTimeline);
 function showTimeline(report) {
   element.closest("section").hidden = report.devices === 0;
   offer(report);
+  if (!byId("timeline-hold").checked)
+    timeline.running = new Map(workers(report).flatMap(w => w.last.running.flatMap(r => r.devices.map(d =>
+      [w.process.number + "/" + d, { session: r.session, program: r.program, since: r.since_ms }]))));
   return followTimeline();
 }
