@@ -12,7 +12,7 @@ const mostKnown = 1024;   // sessions of the last ten minutes, or so: those that
 function color(session) {
   if (!hues.size) return colors[session % colors.length];
   const s = known.get(session);
-  return s ? ofTenant(s.tenant, s.shade % 4 * 0.16) : gray;
+  return s ? ofTenant(s.tenant, [0, 0.32, 0.16, 0.48][s.shade % 4]) : gray;
 }
 
 const gray = "#888888";
