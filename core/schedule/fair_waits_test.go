@@ -2,7 +2,10 @@
 
 package schedule
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // Tenants whose sessions have only a few gangs under way at a time get more by a greater weight, too, and one that is
 // alone beside an idle one has the devices for itself.
@@ -81,5 +84,35 @@ func TestFairSharesOfClassesBesideASessionThatWaitsForResults(t *testing.T) {
 			t.Errorf("beside %d gangs at a time the lower class got %.1f %%, expected about %.0f %%", depth, 100*low,
 				100*Floor)
 		}
+	}
+}
+
+// Beside one who has queued thousands of gangs of 350 ms, one who waits for each gang of 2 ms waits for one of them.
+func TestFairLetsShortGangsWaitForOneLongOne(t *testing.T) {
+	b := newBench(t, &Fair{Gangs: 512}, 1)
+	for i, of := range []struct {
+		depth  int
+		length int64
+	}{{5000, 350e6}, {1, 2e6}} {
+		b.loads = append(b.loads, &load{session: uint32(i + 1), tenant: &Tenant{ID: uint32(i + 1), Weight: 1},
+			devices: Devices(0), depth: of.depth, length: func() int64 { return of.length }})
+		for range of.depth {
+			b.feed(b.loads[i])
+		}
+	}
+	b.until(120 * second)
+	var took []int64 // by the short ones, each from the end of the one before
+	last := int64(0)
+	for _, s := range b.log {
+		if s.l.session == 2 {
+			took, last = append(took, s.end-last), s.end
+		}
+	}
+	if len(took) < 300 {
+		t.Fatalf("%d short gangs ended in 120 s, expected one after each long one", len(took))
+	}
+	slices.Sort(took)
+	if most := took[len(took)*99/100]; most > 352e6 {
+		t.Errorf("99 %% of the short gangs took up to %d ms, expected 2 ms and a long one at most", most/1e6)
 	}
 }
