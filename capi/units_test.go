@@ -18,12 +18,13 @@ func TestUnitsInC(t *testing.T) {
 		rooms    map[string][]string // the files that a room's tests need, beside those of capi/base
 	}{
 		{"address,undefined", map[string][]string{
-			"base":    nil,
-			"export":  {"export/*.c"},
-			"capture": {"capture/*.c", "export/*.c"},
-			"public":  {"public/handle.c", "public/error.c"},
+			"base":     nil,
+			"embedded": {"embedded/devicetime.c"},
+			"export":   {"export/*.c"},
+			"capture":  {"capture/*.c", "export/*.c"},
+			"public":   {"public/handle.c", "public/error.c"},
 		}},
-		{"thread", map[string][]string{"base": nil}},
+		{"thread", map[string][]string{"base": nil, "embedded": {"embedded/devicetime.c"}}},
 	} {
 		t.Run(c.sanitize, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +60,7 @@ func compile(sanitize, dir, option string, patterns ...string) ([]byte, error) {
 	args := []string{"-std=gnu11", "-g", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-DPW_INVARIANTS", "-pthread",
 		"-fsanitize=" + sanitize, "-fno-sanitize-recover=all"}
 	for _, include := range []string{
-		"testdata", "base", "export", "capture", "public", "../device/pjrt/abi", "../python/pathways/include"} {
+		"testdata", "base", "embedded", "export", "capture", "public", "../device/pjrt/abi", "../python/pathways/include"} {
 		args = append(args, "-I"+filepath.Join(here, include))
 	}
 	for _, pattern := range patterns {

@@ -14,12 +14,16 @@
 // right behind short ones that were not measured, these count as part of it, as far as they have not ended at its
 // launch.
 //
+// Ends are not always told in the order of launches: a thread that tells one may be stopped. A launch that is told to
+// have ended before an older one of its device is taken to have needed as long as usual, and the older one all of the
+// time before.
+//
 // A launch that is not measured costs two loads and two stores of words that no other device writes.
 #include "devicetime.h"
 
 #include <stdlib.h>
 
-#include "embedded.h"
+#include "base.h"
 
 enum {
   kLong = 100000,  // nanoseconds, a hundred times what it costs to measure a run
@@ -33,11 +37,14 @@ pw_device_times* pw_device_times_new(size_t n) {
   if (t == NULL) return NULL;
   atomic_init(&t->refs, 1);
   t->num = n;
+  for (size_t i = 0; i < n; i++) pthread_mutex_init(&t->devices[i].mu, NULL);
   return t;
 }
 
 void pw_device_times_drop(pw_device_times* t) {
-  if (t && atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) free(t);
+  if (t == NULL || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
+  for (size_t i = 0; i < t->num; i++) pthread_mutex_destroy(&t->devices[i].mu);
+  free(t);
 }
 
 pw_program_time* pw_program_time_new(pw_device_times* devices) {
@@ -73,14 +80,59 @@ uint32_t pw_time_weigh(pw_program_time* p, pw_device_time* d) {
   return atomic_exchange_explicit(&p->since, 0, memory_order_relaxed);
 }
 
-int64_t pw_time_end(pw_device_time* d, int64_t begun, int64_t end, uint32_t weight) {
-  int64_t until = atomic_load_explicit(&d->until, memory_order_relaxed), from;
-  do {
-    from = begun > until ? begun : until;
-    if (end <= from) return 0;
-  } while (!atomic_compare_exchange_weak_explicit(&d->until, &until, end, memory_order_relaxed, memory_order_relaxed));
-  atomic_fetch_add_explicit(&d->spent, (end - from) * weight, memory_order_relaxed);
-  return end - from;
+void pw_time_begin(pw_device_time* d, pw_launch* l) {
+  if (l->weight == 0) return;  // its end only says when the next one begins
+  pthread_mutex_lock(&d->mu);
+  l->older = d->newest;
+  *(l->older ? &l->older->newer : &d->oldest) = l;
+  d->newest = l;
+  pthread_mutex_unlock(&d->mu);
+}
+
+static void unlink_launch(pw_device_time* d, pw_launch* l) {
+  if (l->weight == 0) return;
+  *(l->older ? &l->older->newer : &d->oldest) = l->newer;
+  *(l->newer ? &l->newer->older : &d->newest) = l->older;
+}
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// charge_until charges a launch what is not charged yet of the time from then until then.
+static void charge_until(pw_device_time* d, pw_launch* l, int64_t from, int64_t end) {
+  from = later(from, d->until);
+  if (end <= from) return;
+  d->until = end;
+  l->spent += end - from;
+  atomic_fetch_add_explicit(&d->spent, (end - from) * l->weight, memory_order_relaxed);
+}
+
+// start returns when a launch may have begun, as far as it and its inputs tell.
+static int64_t start(pw_launch* l) {
+  return later(l->begun, atomic_load_explicit(&l->ready, memory_order_relaxed));
+}
+
+int64_t pw_time_end(pw_device_time* d, pw_launch* l, int64_t usual, bool* guessed) {
+  pthread_mutex_lock(&d->mu);
+  int64_t end = atomic_load_explicit(&l->done, memory_order_relaxed), from = start(l);
+  if (from > l->begun && from >= end) {  // it was told before the news of its last input
+    from = later(l->begun, end - usual);
+    *guessed = true;
+  }
+  for (pw_launch* o = d->oldest; o && o != l; o = o->newer) {
+    if (o->begun > l->begun || atomic_load_explicit(&o->missing, memory_order_acquire) > 0) continue;
+    int64_t until = atomic_load_explicit(&o->done, memory_order_relaxed);
+    if (until == 0 || until > end) {
+      until = from = later(from, end - usual);
+      *guessed = true;
+    }
+    charge_until(d, o, start(o), until);
+  }
+  if (*guessed) atomic_store_explicit(&l->ready, from, memory_order_relaxed);
+  charge_until(d, l, from, end);
+  unlink_launch(d, l);
+  int64_t spent = l->spent;
+  pthread_mutex_unlock(&d->mu);
+  return spent;
 }
 
 void pw_time_took(pw_program_time* p, int64_t spent, size_t devices, uint32_t weight, bool measured) {

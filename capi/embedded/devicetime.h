@@ -2,17 +2,31 @@
 #ifndef PATHWAYS_CAPI_EMBEDDED_DEVICETIME_H_
 #define PATHWAYS_CAPI_EMBEDDED_DEVICETIME_H_
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+// pw_launch is a measured launch on a device, from pw_time_begin until pw_time_end. The caller has its memory.
+typedef struct pw_launch {
+  int64_t begun;            // by pw_clock
+  uint32_t weight;          // the runs that it stands for
+  _Atomic int32_t missing;  // inputs that have yet to come
+  _Atomic int64_t ready;    // when the last of them came; 0: none was missing
+  _Atomic int64_t done;     // when the device was through, as it was told; 0 before
+  int64_t spent;            // the device time of one run; guarded by the device's mutex, as is the rest
+  struct pw_launch *older, *newer;
+} pw_launch;
+
 // pw_device_time is the time that a device has computed.
 typedef struct {
   _Atomic int32_t left;   // launches of short programs until one is measured
   _Atomic int32_t mark;   // left, as the last measured launch left it: equal if no launch has come since
-  _Atomic int64_t until;  // when the device was last seen to end a computation, by pw_clock
   _Atomic int64_t spent;  // nanoseconds
+  pthread_mutex_t mu;     // guards the rest
+  int64_t until;          // when the device was last seen to end a computation, by pw_clock
+  pw_launch *oldest, *newest;  // measured launches that count and have not ended
 } pw_device_time;
 
 // pw_device_times are those of a client's addressable devices. Computations that end after their client refer to them.
@@ -60,9 +74,13 @@ static inline bool pw_time_due(pw_program_time* p, pw_device_time* d) {
 // launch counts: 0 if it is measured only to know when the next one begins.
 uint32_t pw_time_weigh(pw_program_time* program, pw_device_time* device);
 
-// pw_time_end takes a computation off a device that was launched at begun and ended at end, and returns the device time
-// of that, without its weight.
-int64_t pw_time_end(pw_device_time* device, int64_t begun, int64_t end, uint32_t weight);
+// pw_time_begin notes a measured launch, whose first three fields are set, after those that the device has already.
+void pw_time_begin(pw_device_time* device, pw_launch* launch);
+
+// pw_time_end takes a launch off its device that was through at launch->done, and whose inputs have come. It returns
+// the device time of a run. If it is not known when the device began with it, it is taken to have needed the usual
+// time: *guessed is set, and launch->ready is that moment.
+int64_t pw_time_end(pw_device_time* device, pw_launch* launch, int64_t usual, bool* guessed);
 
 // pw_time_took adds a run, which stands for weight runs, to its program. If it was measured, its time enters the
 // average of such runs.

@@ -28,13 +28,12 @@ struct pw_watch {
   size_t num;
   _Atomic int32_t devices;    // that have yet to get through with the gang
   _Atomic int32_t unsettled;  // devices whose time is not counted yet
-  _Atomic bool overtaken;     // by its own end was the news of an input: what it took is a guess
+  _Atomic bool guessed;       // is what it took: news came in another order than what they tell
   struct ending {
     pw_watch* watch;
     pw_device_time* device;
-    _Atomic int64_t ready;  // when the last of the inputs came that were on their way; 0: none was
-    int64_t done;           // when the device was through
-    _Atomic int32_t open;   // the device, and inputs that have yet to come
+    pw_launch launch;
+    _Atomic int32_t open;  // the device, and inputs that have yet to come
   } endings[];
 };
 
@@ -57,15 +56,14 @@ void pw_watch_free(pw_watch* w) {
 static void settle(struct ending* end) {
   if (atomic_fetch_sub_explicit(&end->open, 1, memory_order_acq_rel) != 1) return;
   pw_watch* w = end->watch;
-  int64_t ready = atomic_load_explicit(&end->ready, memory_order_relaxed);
-  bool overtaken = ready >= end->done;
-  if (overtaken) ready = end->done - __atomic_load_n(&w->time->usual, __ATOMIC_RELAXED);
-  if (w->traced) pw_trace_end(w->traced, (size_t)(end - w->endings), ready, end->done);
-  int64_t took = pw_time_end(end->device, ready > w->begun ? ready : w->begun, end->done, w->weight);
+  bool guessed = false;
+  int64_t usual = __atomic_load_n(&w->time->usual, __ATOMIC_RELAXED);
+  int64_t took = pw_time_end(end->device, &end->launch, usual, &guessed);
+  if (w->traced) pw_trace_end(w->traced, (size_t)(end - w->endings), end->launch.ready, end->launch.done);
   atomic_fetch_add_explicit(&w->spent, took, memory_order_relaxed);
-  if (overtaken) atomic_store_explicit(&w->overtaken, true, memory_order_relaxed);
+  if (guessed) atomic_store_explicit(&w->guessed, true, memory_order_relaxed);
   if (atomic_fetch_sub_explicit(&w->unsettled, 1, memory_order_acq_rel) != 1) return;
-  if (w->weight && !w->failed) pw_time_took(w->time, w->spent, w->num, w->weight, !w->overtaken);
+  if (w->weight && !w->failed) pw_time_took(w->time, w->spent, w->num, w->weight, !w->guessed);
 }
 
 static void one_done(PJRT_Error* error, void* user_arg) {
@@ -75,7 +73,7 @@ static void one_done(PJRT_Error* error, void* user_arg) {
     atomic_store_explicit(&w->failed, true, memory_order_relaxed);
     pw_error_free(error);
   }
-  end->done = pw_clock();
+  atomic_store_explicit(&end->launch.done, pw_clock(), memory_order_relaxed);
   settle(end);
   if (atomic_fetch_sub_explicit(&w->devices, 1, memory_order_acq_rel) != 1) return;
   if (w->waited) atomic_fetch_add_explicit(&watched, 1, memory_order_relaxed);
@@ -106,10 +104,12 @@ pw_watch* pw_watch_new(const PJRT_LoadedExecutable* e, PJRT_Device* only) {
 static void arrived(PJRT_Error* error, void* user_arg) {
   struct ending* end = user_arg;
   if (error) pw_error_free(error);
-  int64_t now = pw_clock(), last = atomic_load_explicit(&end->ready, memory_order_relaxed);
-  while (last < now && !atomic_compare_exchange_weak_explicit(&end->ready, &last, now, memory_order_relaxed,
+  pw_launch* l = &end->launch;
+  int64_t now = pw_clock(), last = atomic_load_explicit(&l->ready, memory_order_relaxed);
+  while (last < now && !atomic_compare_exchange_weak_explicit(&l->ready, &last, now, memory_order_relaxed,
                                                               memory_order_relaxed)) {
   }
+  atomic_fetch_sub_explicit(&l->missing, 1, memory_order_release);
   pw_watch* w = end->watch;
   settle(end);
   pw_watch_free(w);
@@ -131,6 +131,7 @@ static bool await_input(struct ending* end, PJRT_Buffer* input) {
   if (!there) {
     atomic_fetch_add_explicit(&end->watch->refs, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&end->open, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&end->launch.missing, 1, memory_order_relaxed);
     PW_ARGS(PJRT_Event_OnReady_Args, on);
     on.event = ready.event;
     on.callback = arrived;
@@ -161,6 +162,12 @@ void pw_watch_begin(pw_watch* w, uint64_t gang, pw_cell* cell, pw_kept* kept, ui
   w->kept = kept;
   w->waited = gang || kept;
   if (w->waited) atomic_fetch_add_explicit(&watches, 1, memory_order_relaxed);
+  for (size_t d = 0; d < w->num; d++) {
+    pw_launch* l = &w->endings[d].launch;
+    l->begun = w->begun;
+    l->weight = w->weight;
+    pw_time_begin(w->endings[d].device, l);
+  }
   for (size_t d = 0, n = w->num; d < n; d++) {  // the last callback frees the watch
     PW_ARGS(PJRT_Event_OnReady_Args, on);
     on.event = done[d];
