@@ -224,7 +224,8 @@ func showMemory(w io.Writer, r *wire.Report) {
 }
 
 // memoryOfDevices says how much of each device's memory is in use, and of how much if that is known, such as
-// "0-2: 1.0 GiB of 4.0 GiB, 3: 2.0 GiB of 4.0 GiB"; "" if nothing is.
+// "0-2: 1.0 GiB of 4.0 GiB, 3: 2.0 GiB of 4.0 GiB"; "" if nothing is. What the controller counts follows: it counts
+// from admission, so that may be more than is in use.
 func memoryOfDevices(k *wire.Report_Worker) string {
 	inUse := k.Last.GetMemoryInUse()
 	if sum(inUse)+sum(k.ArrayBytes)+sum(k.ProgramBytes)+sum(k.TempBytes) == 0 {
@@ -245,7 +246,7 @@ func memoryOfDevices(k *wire.Report_Worker) string {
 			}
 		}
 		if len(kinds) > 0 {
-			text += " (" + strings.Join(kinds, ", ") + ")"
+			text += " (admitted: " + strings.Join(kinds, ", ") + ")"
 		}
 		return text
 	}

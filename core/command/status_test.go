@@ -105,8 +105,8 @@ func TestStatusShowsMemory(t *testing.T) {
 		"2.0 MiB transfers, 3.0 MiB programs, 4.0 MiB reusable, 5.0 MiB lent by clients\n"+
 		"w1\t0: 1.0 MiB, 1: 0 B\t-\n"+
 		"w3\t-\t10 B programs\n"+
-		"w4\t0-1: 3.0 MiB of 4.0 GiB (1.0 MiB arrays, 512 B programs, 2 B temporary), "+
-		"2: 0 B of 4.0 GiB (512 B programs)\t-\n")
+		"w4\t0-1: 3.0 MiB of 4.0 GiB (admitted: 1.0 MiB arrays, 512 B programs, 2 B temporary), "+
+		"2: 0 B of 4.0 GiB (admitted: 512 B programs)\t-\n")
 }
 
 func TestStatusShowsPrograms(t *testing.T) {

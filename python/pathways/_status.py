@@ -81,10 +81,10 @@ def _in_use(worker: dict[str, Any]) -> list[int]:
 
 
 def _counted(worker: dict[str, Any], local: int) -> str:
-    """Returns what the controller counts of a device's memory, by kind."""
+    """Returns what the controller counts of a device's memory from the admission of operations, by kind."""
     kinds = (("array_bytes", "arrays"), ("program_bytes", "programs"), ("temp_bytes", "temporary"))
     told = [f"{size(worker[key][local])} {name}" for key, name in kinds if worker[key][local : local + 1] > [0]]
-    return f": {', '.join(told)}" if told else ""
+    return f", admitted: {', '.join(told)}" if told else ""
 
 
 def _of_host(worker: dict[str, Any]) -> str:
