@@ -158,16 +158,30 @@ func showWorkers(w io.Writer, r *wire.Report) {
 // showSessions prints the sessions, if there are any.
 func showSessions(w io.Writer, r *wire.Report) {
 	head, tenant := tenantsColumn(r)
-	rows := section{w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY" +
-		"\tDEVICE TIME\tAGE\tCONNECTION" + head + "\n"}
+	rows := section{w, "SESSION\tCLIENT\tUSER\tHOST" + head + "\t" + sessionUse + "\tAGE\tCONNECTION\n"}
 	for _, s := range r.Sessions {
-		rows.printf("%d\t%s\t%s\t%s\t%d%s\t%d\t%s\t%s\t%d\t%d\t%v\t%v\t%s%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
-			cmp.Or(s.Host, "?"), len(s.Bytes), platformOf(r, s), s.Objects, size(sum(s.Bytes)), size(s.HostBytes),
-			s.Programs, s.UnderWay, deviceTime(s.DeviceNs), wire.Age(s.AgeMs), stateOf(s.Link), tenant(s))
+		rows.printf("%d\t%s\t%s\t%s%s\t%s\t%v\t%s\n", s.Session, s.Name, cmp.Or(s.User, "?"), cmp.Or(s.Host, "?"),
+			tenant(s), useOf(r, s), wire.Age(s.AgeMs), stateOf(s.Link))
 	}
 }
 
-// tenantsColumn returns the head of a last column with sessions' tenants, and its cells. Both are empty where the
+// showSession prints one session in two tables, each of which fits on a terminal of 80 columns.
+func showSession(w io.Writer, r *wire.Report, s *wire.Report_SessionReport) {
+	head, tenant := tenantsColumn(r)
+	fmt.Fprintf(w, "SESSION\tCLIENT\tUSER\tHOST%s\tAGE\tCONNECTION\n%d\t%s\t%s\t%s%s\t%v\t%s\n", head,
+		s.Session, s.Name, cmp.Or(s.User, "?"), cmp.Or(s.Host, "?"), tenant(s), wire.Age(s.AgeMs), stateOf(s.Link))
+	fmt.Fprintf(w, "\n%s\n%s\n", sessionUse, useOf(r, s))
+}
+
+// sessionUse is the head of the columns that useOf fills: what a session has and has used.
+const sessionUse = "DEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY\tDEVICE TIME"
+
+func useOf(r *wire.Report, s *wire.Report_SessionReport) string {
+	return fmt.Sprintf("%d%s\t%d\t%s\t%s\t%d\t%d\t%v", len(s.Bytes), platformOf(r, s), s.Objects, size(sum(s.Bytes)),
+		size(s.HostBytes), s.Programs, s.UnderWay, deviceTime(s.DeviceNs))
+}
+
+// tenantsColumn returns the head of a column with sessions' tenants, and its cells. Both are empty where the
 // cluster has no file of tenants.
 func tenantsColumn(r *wire.Report) (head string, cell func(*wire.Report_SessionReport) string) {
 	if len(r.Tenants) == 0 {

@@ -447,7 +447,7 @@ func (m *top) details(of row) []string {
 	var about *wire.Report
 	if of.session != nil {
 		about = ofSession(m.report, of.session)
-		showSessions(w, about)
+		showSession(w, about, of.session)
 		lines, _ := (&reasons{chain.Chain{Report: m.report}}).all(of.session.Session)
 		fmt.Fprintf(w, "\n%s\n", strings.Join(lines, "\n"))
 	} else {

@@ -86,8 +86,10 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 	press(key('s'), key('s'), key('s'), key('s'))
 	shows("sorted by memory", "MEMORY▾", "1 ann", "2 bob")
 	press(enter)
-	shows("a session", "UNDER WAY", "1        ann·[2J", "session 1, ann", "waits for nothing",
-		"jit_step, called at train.py:7", "Esc back")
+	m.Update(tea.WindowSizeMsg{Width: 80, Height: 20})
+	shows("a session", "TENANT", "1        ann·[2J", "research", "UNDER WAY", "DEVICE TIME", "session 1, ann",
+		"waits for nothing", "jit_step, called at train.py:7", "Esc back")
+	m.Update(tea.WindowSizeMsg{Width: 120, Height: 20})
 	press(escape, down, enter)
 	shows("the other session", "session 2, bob", "w1/0-1")
 	press(tab)
