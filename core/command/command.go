@@ -210,6 +210,8 @@ func (p *program) options() *cobra.Command {
 	return &cobra.Command{
 		Use:   "options",
 		Short: "list all options, with their environment variables, defaults and meanings",
+		Example: `  pathways options
+  pathways options | grep TLS`,
 		Long: `Every option can be set by a flag, an environment variable, or a line of the file that --config names. Flags take
 precedence over variables, and variables over the file. Scripts read the variables and the file that PATHWAYS_CONFIG
 names.`,
@@ -232,6 +234,8 @@ names.`,
 func (p *program) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		Long:    "Prints the version of the installed package.",
+		Example: "  pathways version",
 		RunE: func(*cobra.Command, []string) error {
 			fmt.Fprintln(p.out, p.Version)
 			return nil

@@ -53,6 +53,19 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+func TestEveryCommandSaysWhatItDoesWithAnExample(t *testing.T) {
+	var check func(*cobra.Command)
+	check = func(cmd *cobra.Command) {
+		if !cmd.Hidden && (cmd.Long == "" || !strings.Contains(cmd.Example, cmd.CommandPath())) && cmd.HasParent() {
+			t.Errorf("%s: want a description and an example, got %q and %q", cmd.CommandPath(), cmd.Long, cmd.Example)
+		}
+		for _, below := range cmd.Commands() {
+			check(below)
+		}
+	}
+	check((&program{}).root())
+}
+
 func TestWrongUseIsExplained(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pathways.toml")
 	statustest.OK(t, os.WriteFile(file, []byte("color = \"red\"\n"), 0o600))

@@ -23,6 +23,8 @@ func (p *program) down() *cobra.Command {
 directory with its token. It also stops a controller that was started by hand and listens at the directory's socket,
 with its workers, and keeps its token for the next one. End a controller that listens elsewhere with SIGTERM or
 Ctrl-C.`,
+		Example: `  pathways down
+  pathways down --cluster two`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}

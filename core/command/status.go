@@ -20,7 +20,16 @@ func (p *program) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "show the islands, workers, devices and sessions of a cluster",
-		Args:  cobra.NoArgs,
+		Long: `Prints what a cluster has and does now: its workers with their devices and memory, its tenants, its sessions with
+their arrays, memory and device time, the programs that have taken most device time, and the computations that run.
+Further tables appear when there is something to show: operations that wait for memory, slices and the requests for
+them, broken connections, and devices that have been waiting for long.
+
+Memory in use is what the device's plugin reports. Admitted memory is what the controller counts, from the admission of
+an operation until its arrays are freed; it may exceed the memory in use while operations wait for their turn.`,
+		Example: `  pathways status
+  pathways status --json | jq '.sessions[] | .name'`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}
 			address, secret, err := p.reach(s)
@@ -53,7 +62,11 @@ func (p *program) address() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "address",
 		Short: "print the address of a cluster that `pathways up` started, for PATHWAYS_ADDRESS",
-		Args:  cobra.NoArgs,
+		Long: `Prints the address of a cluster on this machine, and fails if there is none. Scripts that find it in
+PATHWAYS_ADDRESS use the cluster's devices.`,
+		Example: `  export PATHWAYS_ADDRESS=$(pathways address)
+  PATHWAYS_ADDRESS=$(pathways address --cluster two) python train.py`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := p.placeOf(settings{cmd.Flags()})
 			if err != nil {

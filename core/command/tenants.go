@@ -17,6 +17,8 @@ func (p *program) tenants() *cobra.Command {
 		Long: `Lists the tenants in the controller's file (--tenants of pathways controller and pathways up) with the use of their
 sessions. PROMISED is the part of device time that a tenant gets while all tenants with sessions want more than theirs;
 GOT is the part that it used in the last ten seconds.`,
+		Example: `  pathways tenants
+  pathways tenants --json | jq '.[] | .name'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.listTenants(cmd.Context(), settings{cmd.Flags()}, false)
@@ -29,7 +31,8 @@ GOT is the part that it used in the last ten seconds.`,
 		Long: `Makes the controller read its file of tenants (--tenants) again, and lists them; for operators only. A file with an
 error changes nothing, and the error is printed. Sessions continue with the new settings of their tenant, or with the
 old ones if the file no longer names it.`,
-		Args: cobra.NoArgs,
+		Example: `  pathways tenants apply`,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.listTenants(cmd.Context(), settings{cmd.Flags()}, true)
 		},

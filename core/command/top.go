@@ -33,6 +33,8 @@ wait for memory or slices. The load counts the device time of a computation when
 keys: Tab switches between sessions and workers, Up and Down select, Enter shows the running and waiting operations of
 the selected one with lines of code, and the load of each device of a worker, Esc goes back, s sorts by another column,
 p pauses, q quits.`,
+		Example: `  pathways top
+  pathways top --cluster two`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !isTerminal(p.out) {
