@@ -206,7 +206,7 @@ generate: check-go ## run go generate
 	$(GO) generate ./...
 
 # Generated files carry the usual mark; their hashes must be the same after generating.
-generated = git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.py' '*.md' | xargs grep -l 'Code generated .* DO NOT EDIT' | sort | xargs sha256sum
+generated = git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.json' '*.py' '*.md' | xargs grep -l 'Code generated .* DO NOT EDIT' | sort | xargs sha256sum
 
 .PHONY: notebooks
 notebooks: $(VENV)/.installed ## run the notebooks of examples/, and keep what they show

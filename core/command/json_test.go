@@ -1,9 +1,7 @@
 package command
 
 import (
-	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -11,64 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bufbuild/protocompile"
-	"google.golang.org/protobuf/reflect/protoreflect"
-
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
-var rewrite = flag.Bool("rewrite-schema", false, "rewrite docs/guides/status.schema.json")
-
 const schemaFile = "../../docs/guides/status.schema.json"
-
-// The schema of the docs is that of the protocol's Report, with its comments.
-func TestSchemaDescribesTheReport(t *testing.T) {
-	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../wire"}},
-		SourceInfoMode: protocompile.SourceInfoStandard}
-	files := statustest.Value(compiler.Compile(t.Context(), "wire.proto")).OK(t)
-	schema := schemaOf(files[0].Messages().ByName("Report"), files[0].SourceLocations())
-	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-	schema["title"] = "what `pathways status --json` prints"
-	want := statustest.Value(json.MarshalIndent(schema, "", "  ")).OK(t)
-	want = append(want, '\n')
-	if *rewrite {
-		statustest.OK(t, os.WriteFile(schemaFile, want, 0o644))
-	}
-	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s does not describe the report (%v); rewrite it with go test ./core/command -run "+
-			"TestSchemaDescribesTheReport -rewrite-schema", schemaFile, err)
-	}
-}
-
-func schemaOf(m protoreflect.MessageDescriptor, comments protoreflect.SourceLocations) map[string]any {
-	properties, required := map[string]any{}, []string{}
-	for i := range m.Fields().Len() {
-		f := m.Fields().Get(i)
-		var of map[string]any
-		switch f.Kind() {
-		case protoreflect.MessageKind:
-			of = schemaOf(f.Message(), comments)
-		case protoreflect.StringKind:
-			of = map[string]any{"type": "string"}
-		case protoreflect.BoolKind:
-			of = map[string]any{"type": "boolean"}
-		default:
-			of = map[string]any{"type": "integer"}
-		}
-		if f.IsList() {
-			of = map[string]any{"type": "array", "items": of}
-		}
-		at := comments.ByDescriptor(f)
-		if text := strings.Join(strings.Fields(at.LeadingComments+" "+at.TrailingComments), " "); text != "" {
-			of["description"] = text
-		}
-		properties[string(f.Name())] = of
-		required = append(required, string(f.Name()))
-	}
-	slices.Sort(required)
-	return map[string]any{"type": "object", "properties": properties, "required": required, "additionalProperties": false}
-}
 
 // fits says where a value is not as a schema describes it.
 func fits(where string, value any, schema map[string]any) (wrong []string) {

@@ -1,5 +1,5 @@
-// Command gen compiles the .proto file of the directory it runs in to Go, with
-// no other tool than those of go.mod.
+// Command gen compiles the .proto file of the directory it runs in to Go, and describes its Report by a JSON schema for
+// the docs, with no other tool than those of go.mod.
 package main
 
 import (
@@ -30,6 +30,9 @@ func run() error {
 		Resolver: &protocompile.SourceResolver{}, SourceInfoMode: protocompile.SourceInfoStandard}
 	files, err := compiler.Compile(context.Background(), source)
 	if err != nil {
+		return err
+	}
+	if err := writeSchema(files[0]); err != nil {
 		return err
 	}
 	request, err := proto.Marshal(&pluginpb.CodeGeneratorRequest{
