@@ -159,7 +159,7 @@ func (f *Fair) lineAmong(h *head) {
 
 // isOverdue reports whether a head has waited for much longer than its session's share of the devices explains.
 // Otherwise a gang of several devices could wait without end: it may be far behind on one device while sessions that
-// share another one with it always lead a little less there.
+// share another one with it always lead a little less there. The share is above 0, see divideTime.
 func (f *Fair) isOverdue(h *head) bool {
 	const (
 		least    = 1e9 // nanoseconds of waiting that are never too long

@@ -29,7 +29,8 @@ type claim struct {
 // part per unit of weight for tenants of the highest class whose bounds do not apply.
 //
 // From the highest class down, each class gets what is left, except what the lower ones get in any case: their Floor,
-// and their tenants' AtLeast. Within a class parts are in proportion to weights, except for bounds.
+// and their tenants' AtLeast. Within a class parts are in proportion to weights, except for bounds. No part is 0: a
+// class gets more than its tenants' AtLeast.
 func divideTime(claims []claim) (level float64) {
 	top := nextClass(claims, math.MaxInt)
 	capacity, floor := 1.0, floorOf(claims)

@@ -3,6 +3,8 @@ package schedule
 import (
 	"math"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 func TestDevicesTimeIsDividedByClassesWeightsAndBounds(t *testing.T) {
@@ -41,4 +43,33 @@ func TestDevicesTimeIsDividedByClassesWeightsAndBounds(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Each tenant has a part, however its weight and class stand to those of others: what waits is divided by parts.
+func TestNoTenantHasNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var of []*Tenant
+		left := 0.9 // of what may be guaranteed, see core/tenant
+		for range rapid.IntRange(1, 12).Draw(t, "tenants") {
+			x := &Tenant{Weight: math.Pow(10, rapid.Float64Range(-6, 6).Draw(t, "log weight")),
+				Class: rapid.IntRange(-1, 1).Draw(t, "class")}
+			if rapid.Bool().Draw(t, "is guaranteed") {
+				x.AtLeast = min(left, rapid.Float64Range(0, 0.9).Draw(t, "at least"))
+				left -= x.AtLeast
+			}
+			if rapid.Bool().Draw(t, "is bounded") {
+				x.AtMost = max(x.AtLeast, rapid.Float64Range(1e-3, 1).Draw(t, "at most"))
+			}
+			of = append(of, x)
+		}
+		all := 0.0
+		for i, part := range Shares(of) {
+			if all += part; !(part > 0) {
+				t.Fatalf("tenant %d has %v", i, part)
+			}
+		}
+		if all > 1+1e-9 {
+			t.Fatalf("all together have %v", all)
+		}
+	})
 }
