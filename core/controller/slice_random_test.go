@@ -453,7 +453,9 @@ func (w *slicing) check() {
 func (w *slicing) have() map[string]int {
 	devices := map[string]int{}
 	for _, s := range w.st.sessions {
-		devices[s.tenant.terms.Name] += w.st.layout.Granted(s.id)
+		for _, granted := range w.st.layout.Slices(s.id) {
+			devices[s.tenant.terms.Name] += len(granted.Devices)
+		}
 	}
 	return devices
 }

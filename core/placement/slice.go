@@ -300,14 +300,6 @@ func (m *Map) Slices(session uint32) []*Slice {
 	return out
 }
 
-// Granted returns the number of devices that a session's slices have.
-func (m *Map) Granted(session uint32) (devices int) {
-	if mine := m.holders[session]; mine != nil {
-		return mine.devices
-	}
-	return 0
-}
-
 // Holders returns the sessions that have slices, sorted.
 func (m *Map) Holders() (all []uint32) {
 	for session, h := range m.holders {
