@@ -19,6 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import orphans  # noqa: E402
 import sides  # noqa: E402
 
 WORKERS, DEVICES = 4, 2
@@ -27,8 +28,7 @@ ROUNDS, SECONDS = 15, 0.2
 
 
 def serve(directory):
-    """Answers for the process that calls device_put, in the cluster whose processes have the directory's name in their
-    commands."""
+    """Answers for the process that calls device_put, in the cluster that was started with the directory."""
     stream = sides.answers()
     import pathways  # noqa: F401, I001
     import jax
@@ -50,11 +50,9 @@ def serve(directory):
 def used(directory):
     """The seconds of processor time that the processes of a cluster have had, and how often their threads slept."""
     seconds = switches = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if directory not in (process / "cmdline").read_text() and process.name != str(os.getpid()):
-                continue
-            for task in process.glob("task/*"):
+    for number in orphans.started_with("TMPDIR", directory):
+        with contextlib.suppress(OSError):  # it has ended
+            for task in Path(f"/proc/{number}/task").iterdir():
                 seconds += int((task / "schedstat").read_text().split()[0]) / 1e9
                 switches += int((task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
     return seconds, switches
