@@ -14,7 +14,7 @@ import (
 
 // events checks that events fire once and can be waited for in every way.
 var events = []check{
-	{"Event", 1, func(r *rig) {
+	{"an event fires once for each that waits or asks", 1, func(r *rig) {
 		s := f32(4)
 		for _, p := range []Program{AddOne, Slow} {
 			out := r.execute(r.compile(p, s, on(0)), r.ramps(s, on(0))...)
@@ -52,7 +52,7 @@ var events = []check{
 			statustest.Equal(r, calls.Load(), 20, "%s: how often 20 functions given to Then were called", p)
 		}
 	}},
-	{"Event/OutlivesBuffer", 1, func(r *rig) {
+	{"an event of a closed buffer fires", 1, func(r *rig) {
 		s := f32(4)
 		out := r.execute(r.compile(Slow, s, on(0)), r.ramps(s, on(0))...)
 		ready := out.Outputs[0][0].Ready()
@@ -63,7 +63,7 @@ var events = []check{
 		}
 		r.wait(out.Done[0])
 	}},
-	{"Event/Cancel", 1, func(r *rig) {
+	{"a wait ends with its context", 1, func(r *rig) {
 		s := f32(4)
 		out := r.execute(r.compile(Slow, s, on(0)), r.ramps(s, on(0))...)
 		ctx, cancel := context.WithCancel(r.ctx)
@@ -78,7 +78,7 @@ var events = []check{
 		r.wait(out.Done[0]) // the work went on
 		r.values("after a cancelled wait", out.Outputs[0][0], ramp(s, 0))
 	}},
-	{"Event/Order", 1, func(r *rig) {
+	{"a device computes in the order of launches", 1, func(r *rig) {
 		if r.Lacks.OneAtATime {
 			r.Skip("the driver's devices run several computations at once")
 		}
@@ -117,13 +117,13 @@ func afterOne(p Program, x []float64) []float64 {
 
 // failures checks that errors that occur only when work runs reach everything that depends on it.
 var failures = []check{
-	{"Failure", 1, func(r *rig) {
+	{"a program that fails gives its error with every event", 1, func(r *rig) {
 		if r.Failure == nil {
 			r.Skip("the harness has no program that fails")
 		}
 		r.fails(r.Programs(Fail, f32(4), on(0)), f32(4), r.ramps(f32(4), on(0)), *r.Failure)
 	}},
-	{"Failure/TooBig", 1, func(r *rig) {
+	{"a program that needs more memory than there is fails with RESOURCE_EXHAUSTED", 1, func(r *rig) {
 		if r.TooBig == nil {
 			r.Skip("the harness has no program that is too big")
 		}

@@ -13,7 +13,7 @@ import (
 
 // programs checks Compile, Load and the properties of executables.
 var programs = []check{
-	{"Compile", 0, func(r *rig) {
+	{"an executable knows its devices, results, name and cost", 0, func(r *rig) {
 		for _, p := range []Program{AddOne, Copy, Add, Two, Donate, AllReduce} {
 			s, devs := f32(4, 2), r.all()
 			exe := r.compile(p, s, devs)
@@ -46,7 +46,7 @@ var programs = []check{
 			r.Errorf("two programs have the fingerprint %q", a.Fingerprint())
 		}
 	}},
-	{"Compile/DeviceOrder", 2, func(r *rig) {
+	{"rows are those of the devices in the program's order", 2, func(r *rig) {
 		exe := r.compile(Copy, f32(2), on(1, 0))
 		statustest.MustEqualSlices(r, exe.Devices(), on(1, 0), "Devices")
 		out := r.execute(exe, r.ramps(f32(2), on(1, 0))...)
@@ -55,7 +55,7 @@ var programs = []check{
 			r.values(fmt.Sprintf("row %d", row), out.Outputs[row][0], ramp(f32(2), row))
 		}
 	}},
-	{"Compile/BadProgram", 1, func(r *rig) {
+	{"what is no program is refused", 1, func(r *rig) {
 		good := r.Programs(AddOne, f32(4), on(0))
 		for _, c := range []struct {
 			name  string
@@ -81,14 +81,14 @@ var programs = []check{
 		r.refused("garbage options", err, invalid)
 		r.compile(AddOne, f32(4), on(0)) // the driver is unharmed
 	}},
-	{"Compile/NoOptions", 1, func(r *rig) {
+	{"a program compiles without options", 1, func(r *rig) {
 		exe, err := r.driver.Compile(r.ctx, r.Programs(AddOne, f32(4), on(0)).Program, nil)
 		statustest.OKf(r, err, "Compile with nil options")
 		r.keep(exe)
 		out := r.execute(exe, r.ramps(f32(4), exe.Devices())...)
 		r.values("x+1", out.Outputs[0][0], plus(ramp(f32(4), 0), 1))
 	}},
-	{"Serialize", 0, func(r *rig) {
+	{"an executable is the same after Serialize and Load", 0, func(r *rig) {
 		if r.Lacks.Serialize {
 			r.Skip("the driver lacks Serialize")
 		}
@@ -139,7 +139,7 @@ func total(s shape.Shape, n int) []float64 {
 
 // executions checks the results of computations, and what Execute refuses.
 var executions = []check{
-	{"Execute", 1, func(r *rig) {
+	{"a program computes values of each shape, and leaves its arguments", 1, func(r *rig) {
 		for _, s := range []shape.Shape{f32(), f32(0), f32(4), f32(3, 5), s32(), s32(7), f32(129, 65)} {
 			x := ramp(s, 1)
 			exe := r.compile(AddOne, s, on(0))
@@ -167,7 +167,7 @@ var executions = []check{
 			r.values("two of "+s.String()+", output 1", out.Outputs[0][1], plus(x, 1))
 		}
 	}},
-	{"Execute/SameBufferTwice", 1, func(r *rig) {
+	{"a buffer may be two arguments of a program", 1, func(r *rig) {
 		s := f32(4)
 		b := r.put(s, encode(s, ramp(s, 1)), 0)
 		out := r.execute(r.compile(Add, s, on(0)), []device.Buffer{b, b})
@@ -177,14 +177,14 @@ var executions = []check{
 		}
 		r.values("x+x", out.Outputs[0][0], want)
 	}},
-	{"Execute/Copy", 1, func(r *rig) {
+	{"a result stays when the argument that it copies is closed", 1, func(r *rig) {
 		s := f32(4)
 		in := r.put(s, encode(s, ramp(s, 1)), 0)
 		out := r.execute(r.compile(Copy, s, on(0)), []device.Buffer{in})
 		in.Close()
 		r.values("a computation's copy after its input was closed", out.Outputs[0][0], ramp(s, 1))
 	}},
-	{"Execute/EveryDevice", 0, func(r *rig) {
+	{"a program runs on all devices at once", 0, func(r *rig) {
 		s, devs := f32(3, 2), r.all()
 		out := r.execute(r.compile(AddOne, s, devs), r.ramps(s, devs)...)
 		for i, dev := range devs {
@@ -193,7 +193,7 @@ var executions = []check{
 			r.values(fmt.Sprintf("row %d", i), out.Outputs[i][0], plus(ramp(s, i), 1))
 		}
 	}},
-	{"Execute/EachDevice", 0, func(r *rig) {
+	{"a program of one device runs on each", 0, func(r *rig) {
 		s := f32(4)
 		for _, dev := range r.all() {
 			out := r.execute(r.compile(AddOne, s, on(dev)), r.ramps(s, on(dev))...)
@@ -201,7 +201,7 @@ var executions = []check{
 			r.values(fmt.Sprintf("device %d", dev), out.Outputs[0][0], plus(ramp(s, 0), 1))
 		}
 	}},
-	{"Execute/AllReduce", 0, func(r *rig) {
+	{"an all-reduce gives all devices the sum", 0, func(r *rig) {
 		devs := r.all()
 		for _, s := range []shape.Shape{f32(), f32(5), s32(2, 3)} {
 			exe := r.compile(AllReduce, s, devs)
@@ -215,7 +215,7 @@ var executions = []check{
 			}
 		}
 	}},
-	{"Execute/Chain", 1, func(r *rig) {
+	{"buffers may be closed while runs in a chain still read them", 1, func(r *rig) {
 		s, n := f32(4), 50
 		exe := r.compile(AddOne, s, on(0))
 		b := r.put(s, encode(s, ramp(s, 0)), 0)
@@ -226,7 +226,7 @@ var executions = []check{
 		}
 		r.values("a chain of closed buffers", b, plus(ramp(s, 0), float64(n)))
 	}},
-	{"Execute/BadInput", 2, func(r *rig) {
+	{"wrong arguments are refused, and say what was expected", 2, func(r *rig) {
 		s := f32(4)
 		add := r.compile(Add, s, on(0))
 		x := func(s shape.Shape, dev int) device.Buffer { return r.put(s, make([]byte, s.HostBytes()), dev) }
@@ -271,7 +271,7 @@ var executions = []check{
 		out := r.execute(add, []device.Buffer{good, good}) // unharmed by all this
 		r.values("0+0", out.Outputs[0][0], make([]float64, 4))
 	}},
-	{"Execute/Donation", 0, func(r *rig) {
+	{"a donated argument is gone after the launch", 0, func(r *rig) {
 		s, devs := f32(64), r.all()
 		exe := r.compile(Donate, s, devs)
 		in := r.ramps(s, devs)
@@ -303,7 +303,7 @@ var executions = []check{
 		}
 		r.values("a chain of donations", b, plus(ramp(s, 0), 20))
 	}},
-	{"Execute/DonationTwice", 1, func(r *rig) {
+	{"a buffer may be donated while it is read", 1, func(r *rig) {
 		s := f32(64)
 		b := r.put(s, encode(s, ramp(s, 1)), 0)
 		reading := r.memory(s.HostBytes())
@@ -316,7 +316,7 @@ var executions = []check{
 		}
 		r.values("donated while read", out.Outputs[0][0], plus(ramp(s, 1), 1))
 	}},
-	{"Execute/DonateZeroCopy", 1, func(r *rig) {
+	{"memory of the host is let go when an array that used it was donated", 1, func(r *rig) {
 		s := f32(64)
 		for _, sem := range semantics {
 			data := r.memory(s.HostBytes())
@@ -333,7 +333,7 @@ var executions = []check{
 			r.receive(sem.name+": Done", let)
 		}
 	}},
-	{"Execute/Only", 2, func(r *rig) {
+	{"a program may run on one of its devices only", 2, func(r *rig) {
 		if r.Lacks.Only {
 			r.Skip("the driver lacks Run.Only")
 		}

@@ -14,7 +14,7 @@ import (
 
 // lifetimes checks closing and the accounting of memory.
 var lifetimes = []check{
-	{"Close", 1, func(r *rig) {
+	{"a closed buffer is refused, and may be closed again", 1, func(r *rig) {
 		s := f32(4)
 		exe := r.compile(AddOne, s, on(0))
 		for _, c := range []struct {
@@ -42,7 +42,7 @@ var lifetimes = []check{
 			_ = b.Ready().Wait(r.ctx) // fires, one way or the other
 		}
 	}},
-	{"Close/InUse", 1, func(r *rig) {
+	{"a buffer may be closed while it is made and read", 1, func(r *rig) {
 		s := f32(4)
 		slow := r.execute(r.compile(Slow, s, on(0)), r.ramps(s, on(0))...)
 		mid := slow.Outputs[0][0]
@@ -59,7 +59,7 @@ var lifetimes = []check{
 		r.wait(read)
 		statustest.Equal(r, fmt.Sprint(decode(s, dst)), fmt.Sprint(ramp(s, 0)), "read from a buffer that was closed")
 	}},
-	{"Close/Executable", 1, func(r *rig) {
+	{"an executable may be closed while it runs", 1, func(r *rig) {
 		s := f32(4)
 		exe := r.compile(Slow, s, on(0))
 		in := r.ramps(s, on(0))
@@ -71,7 +71,7 @@ var lifetimes = []check{
 		_, err = exe.Serialize()
 		r.refused("Serialize of a closed executable", err, append([]status.Code{status.Unimplemented}, gone...))
 	}},
-	{"Close/Driver", 1, func(r *rig) {
+	{"a driver that is closed waits for its work", 1, func(r *rig) {
 		s := f32(4)
 		exe := r.compile(Slow, s, on(0))
 		out := r.execute(exe, r.ramps(s, on(0))...)
@@ -94,7 +94,7 @@ var lifetimes = []check{
 		_, err = r.driver.MemoryStats(0)
 		r.refused("MemoryStats after Close", err, gone)
 	}},
-	{"Compile/Cancelled", 1, func(r *rig) {
+	{"a canceled compilation says so", 1, func(r *rig) {
 		ctx, cancel := context.WithCancel(r.ctx)
 		cancel()
 		source := r.Programs(AddOne, f32(4), on(0))
@@ -105,7 +105,7 @@ var lifetimes = []check{
 			r.Errorf("Compile with an ended context: %v: %v, want CANCELLED", status.CodeOf(err), err)
 		}
 	}},
-	{"MemoryStats", 1, func(r *rig) {
+	{"memory in use counts buffers until they are closed", 1, func(r *rig) {
 		before := r.stats()
 		if before.InUse < 0 {
 			r.Skip("the driver does not know how much memory is in use")
@@ -152,7 +152,7 @@ func (r *rig) inUse(when string, want int64) {
 
 // parallel checks use from several goroutines; it is most useful with -race.
 var parallel = []check{
-	{"Parallel", 0, func(r *rig) {
+	{"goroutines may use all devices at the same time", 0, func(r *rig) {
 		s, devs := f32(8), r.all()
 		addOne := make([]device.Executable, len(devs))
 		for i, dev := range devs {
@@ -178,7 +178,7 @@ var parallel = []check{
 			r.Errorf("Then was called %d times for %d events", got, goroutines*rounds)
 		}
 	}},
-	{"Parallel/OneBuffer", 2, func(r *rig) {
+	{"goroutines may use one buffer at the same time", 2, func(r *rig) {
 		s := f32(8)
 		b := r.put(s, encode(s, ramp(s, 1)), 0)
 		exe := r.compile(AddOne, s, on(0))
@@ -199,7 +199,7 @@ var parallel = []check{
 		work.Go(func() { b.Close() })
 		work.Wait()
 	}},
-	{"Parallel/Compile", 1, func(r *rig) {
+	{"goroutines may compile at the same time", 1, func(r *rig) {
 		var work sync.WaitGroup
 		for g := range 4 {
 			work.Go(func() {

@@ -14,7 +14,7 @@ import (
 
 // devices checks the properties of a driver and its devices.
 var devices = []check{
-	{"Devices", 0, func(r *rig) {
+	{"devices have numbers, kinds and memories", 0, func(r *rig) {
 		d := r.driver
 		if d.Platform() == "" || d.PlatformVersion() == "" {
 			r.Errorf("platform %q version %q: want both", d.Platform(), d.PlatformVersion())
@@ -40,7 +40,7 @@ var devices = []check{
 			}
 		}
 	}},
-	{"MemoryStats/BadDevice", 1, func(r *rig) {
+	{"statistics of a device that there is not are refused", 1, func(r *rig) {
 		for _, i := range []int{-1, 1} {
 			_, err := r.driver.MemoryStats(i)
 			r.refused(fmt.Sprintf("MemoryStats(%d)", i), err, invalid, "device")
@@ -68,7 +68,7 @@ var dims = [][]int64{nil, {0}, {3, 0, 2}, {1}, {7}, {3, 5}, {2, 3, 4}, {33, 129}
 
 // transfers checks copies of arrays to devices, between them, and back.
 var transfers = []check{
-	{"FromHost", 1, func(r *rig) {
+	{"memory of the host is let go once, when its semantics say", 1, func(r *rig) {
 		for _, sem := range semantics {
 			for _, dim := range dims {
 				s := f32(dim...)
@@ -104,7 +104,7 @@ var transfers = []check{
 			}
 		}
 	}},
-	{"FromHost/NoDone", 1, func(r *rig) {
+	{"an array comes from the host without a callback", 1, func(r *rig) {
 		for _, sem := range semantics {
 			s := f32(4)
 			data := r.memory(s.HostBytes())
@@ -112,7 +112,7 @@ var transfers = []check{
 			r.values(sem.name, r.fromHost(device.Host{Shape: s, Data: data, Semantics: sem.s}), ramp(s, 2))
 		}
 	}},
-	{"FromHost/BadInput", 1, func(r *rig) {
+	{"wrong shapes, sizes, devices and memories of the host's data are refused", 1, func(r *rig) {
 		good := device.Host{Shape: f32(4), Data: make([]byte, 16)}
 		bad := []struct {
 			name   string
@@ -142,7 +142,7 @@ var transfers = []check{
 		}
 		r.values("the driver afterwards", r.put(f32(2), encode(f32(2), ramp(f32(2), 1)), 0), ramp(f32(2), 1))
 	}},
-	{"RoundTrip", 1, func(r *rig) {
+	{"arrays of each type come back from a device as they were", 1, func(r *rig) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for _, t := range dtypes {
 			if slices.Contains(r.Lacks.DTypes, t) {
@@ -158,14 +158,14 @@ var transfers = []check{
 			}
 		}
 	}},
-	{"ToHost/BadInput", 1, func(r *rig) {
+	{"memory of another size than the array is refused", 1, func(r *rig) {
 		b := r.put(f32(4), make([]byte, 16), 0)
 		for _, n := range []int64{0, 15, 17} {
 			_, err := b.ToHost(r.memory(n))
 			r.refused(fmt.Sprintf("ToHost of 16 bytes into %d", n), err, invalid, "16")
 		}
 	}},
-	{"CopyTo/Device", 2, func(r *rig) {
+	{"a copy on another device has the values, also after the original was closed", 2, func(r *rig) {
 		for _, dim := range dims {
 			s := f32(dim...)
 			src := r.put(s, encode(s, ramp(s, 3)), 0)
@@ -186,7 +186,7 @@ var transfers = []check{
 			r.values("copy after its source was closed", dst, ramp(s, 3))
 		}
 	}},
-	{"CopyTo/Memory", 1, func(r *rig) {
+	{"a copy in another memory has the values", 1, func(r *rig) {
 		memories := r.driver.Devices()[0].Memories
 		if len(memories) < 2 {
 			r.Skip("the device has one memory")
@@ -211,7 +211,7 @@ var transfers = []check{
 			}
 		}
 	}},
-	{"CopyTo/BadInput", 1, func(r *rig) {
+	{"a copy to a device or memory that there is not is refused", 1, func(r *rig) {
 		src := r.put(f32(4), make([]byte, 16), 0)
 		for _, dev := range on(-1, 1) {
 			_, err := src.CopyTo(dev, "")

@@ -39,16 +39,16 @@ func paint(b []byte, seed uint64) { copy(b, pattern(len(b), seed)) }
 // carry messages of up to largest bytes.
 func Conn(t *testing.T, largest int, pair func(t *testing.T) (a, b transport.Conn)) {
 	s := connSuite{largest, pair}
-	t.Run("sizes", s.sizes)
-	t.Run("order", s.order)
+	t.Run("messages of all sizes arrive as they were sent", s.sizes)
+	t.Run("messages of one sender arrive in order", s.order)
 	t.Run("payload is the sender's again after Send", s.payloadIsTheSendersAgain)
-	t.Run("both ways at once", s.bothWaysAtOnce)
-	t.Run("buffered", s.buffered)
+	t.Run("both ends send at once", s.bothWaysAtOnce)
+	t.Run("a message at hand is received without waiting", s.buffered)
 	t.Run("what was sent arrives after close", s.arrivesAfterClose)
 	t.Run("send ends with the connection", s.sendEndsWithTheConnection)
 	t.Run("recv ends with close", s.recvEndsWithClose)
-	t.Run("no kind", s.noKind)
-	t.Run("peer", s.peer)
+	t.Run("kind 0 is refused", s.noKind)
+	t.Run("each end names the other", s.peer)
 }
 
 type connSuite struct {

@@ -72,17 +72,17 @@ func key(id, part uint64) transport.Key {
 // Exchange checks a kind of exchange.
 func Exchange(t *testing.T, world func(t *testing.T, n int) World) {
 	s := exchangeSuite{world}
-	t.Run("sizes", s.sizes)
-	t.Run("posted", s.posted)
-	t.Run("short blocks without done", s.shortWithoutDone)
-	t.Run("thousands of keys among four", s.thousandsOfKeys)
-	t.Run("one that waits holds up no other", s.oneThatWaits)
-	t.Run("wrong size", s.wrongSize)
-	t.Run("fill fails", s.fillFails)
-	t.Run("expected twice", s.expectedTwice)
-	t.Run("fail", s.failing)
-	t.Run("lost peer", s.losing)
-	t.Run("parts", s.parts)
+	t.Run("blocks of all sizes arrive as they were sent", s.sizes)
+	t.Run("short blocks are posted while there is credit", s.posted)
+	t.Run("short blocks need no callback", s.shortWithoutDone)
+	t.Run("thousands of blocks find those that expect them", s.thousandsOfKeys)
+	t.Run("a block that waits holds up no other", s.oneThatWaits)
+	t.Run("a block of another size fails on both sides", s.wrongSize)
+	t.Run("a block that cannot be filled fails on both sides", s.fillFails)
+	t.Run("a block that is expected twice is an error", s.expectedTwice)
+	t.Run("the blocks of a gang that fails end, and no others", s.failing)
+	t.Run("the blocks of a peer that is lost end", s.losing)
+	t.Run("regions from several peers make one array", s.parts)
 }
 
 type exchangeSuite struct {

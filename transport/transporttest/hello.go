@@ -82,8 +82,8 @@ func Greetings(t *testing.T, l transport.Listener, d transport.Dialer, cred tran
 		statustest.Fails(t, "refused by the process", statustest.Of2(d.Dial(ctx, l.Address(), hello)),
 			status.ResourceExhausted, "at most 3")
 	})
-	t.Run("cancelled", func(t *testing.T) { cancelled(t, l, d) })
-	t.Run("let in", func(t *testing.T) {
+	t.Run("a dialer that waits can be canceled", func(t *testing.T) { cancelled(t, l, d) })
+	t.Run("one with the right hello is let in", func(t *testing.T) {
 		a, b := Greeted(t, l, d)
 		a.Close()
 		b.Close()

@@ -13,10 +13,10 @@ import (
 // a process of the world that was made last.
 func Lending(t *testing.T, world func(t *testing.T, n int) World, memory func(number, size int) []byte) {
 	s := lendSuite{world, memory}
-	t.Run("the same memory", s.sameMemory)
-	t.Run("into memory of the receiver", s.into)
-	t.Run("failed by the sender", s.failedBySender)
-	t.Run("failed by the receiver", s.failedByReceiver)
+	t.Run("a block that is lent arrives in the lender's memory", s.sameMemory)
+	t.Run("a block that is lent is copied into memory that the receiver names", s.into)
+	t.Run("a block that is lent ends where its sender fails", s.failedBySender)
+	t.Run("a block that is lent is given back where its receiver fails", s.failedByReceiver)
 }
 
 type lendSuite struct {

@@ -115,13 +115,13 @@ func checkLost2(t *testing.T, err error) {
 }
 
 func (s exchangeSuite) losing(t *testing.T) {
-	t.Run("it closes", func(t *testing.T) {
+	t.Run("a peer that closes is lost", func(t *testing.T) {
 		s.losingPeer(t, func(w World) { go w.of(2).Close() })
 	})
-	t.Run("the controller says so", func(t *testing.T) {
+	t.Run("a peer is lost when the controller says so", func(t *testing.T) {
 		s.losingPeer(t, func(w World) { w.of(1).Peers(nil, []uint64{2}, errors.New("process 2 was killed")) })
 	})
-	t.Run("unknown", func(t *testing.T) {
+	t.Run("a push to a peer that there is not fails", func(t *testing.T) {
 		w := s.open(t, 1)
 		done := make(chan error, 1)
 		w.of(1).PushBytes(77, key(1, 0), make([]byte, 10), func(err error) { done <- err })
@@ -129,7 +129,7 @@ func (s exchangeSuite) losing(t *testing.T) {
 			t.Errorf("a push to no process: %v", err)
 		}
 	})
-	t.Run("closed", func(t *testing.T) {
+	t.Run("nothing arrives at a closed exchange", func(t *testing.T) {
 		w := s.open(t, 2)
 		arrived := expect(t, w.of(1), 2, key(1, 0), 10, nil)
 		w.of(1).Close()
