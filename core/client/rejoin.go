@@ -132,10 +132,16 @@ func (r *remote) rejoin() error {
 	defer r.order.Unlock()
 	r.sendPut(false) // so that all numbers that were given have messages
 	r.mu.Lock()
-	a := &retold{last: &wire.Rejoin{Epoch: r.epoch, Last: r.op, Programs: slices.Sorted(maps.Keys(r.devices))}}
-	for _, id := range a.last.Programs {
-		a.last.FirstCalls = append(a.last.FirstCalls, r.lines[id])
+	a := &retold{last: &wire.Rejoin{Epoch: r.epoch, Last: r.op}}
+	var uncalled []uint64 // as far as is known
+	for _, id := range slices.Sorted(maps.Keys(r.devices)) {
+		if line := r.lines[id]; len(line) > 0 {
+			a.last.Programs, a.last.FirstCalls = append(a.last.Programs, id), append(a.last.FirstCalls, line)
+		} else {
+			uncalled = append(uncalled, id)
+		}
 	}
+	a.last.Programs = append(a.last.Programs, uncalled...)
 	r.retellGraphs(a)
 	for _, id := range slices.Sorted(maps.Keys(r.compiles)) {
 		a.add(wire.KindCompile, r.compiles[id].message)

@@ -157,14 +157,14 @@ func TestFirstCallsAcrossAStartOfTheController(t *testing.T) {
 		for _, run := range []struct {
 			program uint64
 			line    string
-		}{{1, "train.py:3"}, {1, ""}, {1, "train.py:4"}, {2, ""}, {3, "train.py:5"}} {
+		}{{2, "train.py:3"}, {2, ""}, {2, "train.py:4"}, {1, ""}, {3, "train.py:5"}} {
 			statustest.OK(t, n.cluster.Run(&RunSpec{Program: run.program, FirstOutput: n.cluster.Objects(1), Only: -1,
 				Trace: []byte(run.line)}))
 		}
 		n.cluster.Forget(3)
 		n.retold()
 		m := wiretest.Decode[wire.Rejoin](t, n.came(wire.KindRejoin)[0])
-		statustest.Equal(t, fmt.Sprintf("%v %q", m.Programs, m.FirstCalls), `[1 2] ["train.py:3" ""]`, "it is told")
+		statustest.Equal(t, fmt.Sprintf("%v %q", m.Programs, m.FirstCalls), `[2 1] ["train.py:3"]`, "it is told")
 		statustest.Equal(t, len(r.lines), 1, "lines that are kept")
 	})
 }

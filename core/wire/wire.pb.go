@@ -6366,7 +6366,8 @@ type Rejoin struct {
 	Pending   []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays whose end it does not know
 	Artifacts []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
 	Slices    []uint64 `protobuf:"varint,10,rep,packed,name=slices,proto3" json:"slices,omitempty"`      // of a client: those that it has, or waits for
-	// Of a client: for each of its programs, the line of the user's code that called it first; "" is not known.
+	// Of a client: the lines of the user's code that called its programs first, in their order. Those whose line is not
+	// known come last, and have none here.
 	FirstCalls    [][]byte `protobuf:"bytes,11,rep,name=first_calls,json=firstCalls,proto3" json:"first_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
