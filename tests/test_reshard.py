@@ -203,6 +203,18 @@ def test_scalars_empty_arrays_and_copies(devices, shape):
         moved(put(shape, source), target)
 
 
+def test_arrays_without_elements_keep_their_weak_type(devices):
+    source, target = (NamedSharding(mesh(some, 2), P("a")) for some in (devices, devices[4:]))
+    x = jax.device_put(jax.lax.full((0, 8), 1.0), source)
+    move = pathways.program(lambda x: pathways.reshard(x, target))
+    copy = pathways.sync({"x": x}, target)
+    for there in (
+        *(jax.device_put(x, target), pathways.reshard(x, target), *pathways.reshard([x, x], target), move(x)),
+        copy.wait()[1]["x"],
+    ):
+        assert there.weak_type and there.sharding == target
+
+
 @pytest.mark.sizes
 def test_arrays_change_their_cut_on_the_same_devices_by_a_computation(devices, monkeypatch):
     # As on devices that have an interconnect.

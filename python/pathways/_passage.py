@@ -181,16 +181,26 @@ def export(take: Callable[..., None], arrays: list[jax.Array], numbers: Any) -> 
 def importing(arrays: tuple[Array, ...]) -> Callable[[], Sequence[jax.Array]]:
     """Returns the function that returns such arrays, whose numbers the library was told last."""
 
-    def zeros(a: Array) -> jax.Array:
-        # A Python number has no dtype, so the result is weakly typed.
-        zero = {"b": False, "f": 0.0, "i": 0, "c": 0j}[a.dtype.kind] if a.weak else np.zeros((), a.dtype)
-        with as_wide(a.dtype):
-            return jax.lax.broadcast(zero, a.shape)
-
     def __pathways_import():
-        return tuple(map(zeros, arrays))
+        return tuple(map(_zeros, arrays))
 
     return _compiled(__pathways_import, arrays, out_shardings=tuple(a.sharding for a in arrays))
+
+
+def _zeros(a: Array) -> jax.Array:
+    # A Python number has no dtype, so the result is weakly typed.
+    zero = {"b": False, "f": 0.0, "i": 0, "c": 0j}[a.dtype.kind] if a.weak else np.zeros((), a.dtype)
+    with as_wide(a.dtype):
+        return jax.lax.broadcast(zero, a.shape)
+
+
+def zeros(a: Array) -> Callable[[], jax.Array]:
+    """Returns a function that returns such an array of zeros."""
+
+    def pathways_zeros():
+        return _zeros(a)
+
+    return _compiled(pathways_zeros, (a,), out_shardings=a.sharding)
 
 
 def forget() -> None:

@@ -109,6 +109,9 @@ def _route(
     if list(before) == list(after) and _connected(target):
         return _jitted("reshard", lambda x: x, target)
     if 0 in shape:  # XLA does not divide an array without elements
+        if weak and not _passage.elsewhere(target):  # NumPy's arrays are not weakly typed
+            make = _passage.zeros(_passage.Array(shape, dtype, weak, target))
+            return lambda x: make()
         return lambda x: _empty(shape, dtype, target)
     if len(before) == len(after) == 1 and not _crosses(source, target):
         return lambda x: jax.device_put(_passage.in_rows(x), target)  # JAX copies it from device to device
