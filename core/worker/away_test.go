@@ -8,8 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -35,6 +37,8 @@ type inline struct {
 	view    bool       // of their results
 	order   []int32    // of launches
 	let     chan error // ends a run of "turns" that does not end by itself
+	brought *fires     // when arrays from the host are there; nil: at once
+	aborts  atomic.Int32
 }
 
 // slow is computations that end when the test says so.
@@ -118,6 +122,7 @@ func (d *inline) Devices() []device.Device {
 }
 func (d *inline) Close() error                                          { return nil }
 func (d *inline) MemoryStats(int) (device.MemoryStats, error)           { return device.MemoryStats{}, nil }
+func (d *inline) Abort(int32, error)                                    { d.aborts.Add(1) }
 func (d *inline) ServeCollectives(f func(*device.CollectiveCall)) error { d.handle = f; return nil }
 func (d *inline) ServeHostCalls(f func(*device.HostCall)) error         { d.call = f; return nil }
 func (d *inline) Partition(context.Context, device.Program, []byte, int) (*device.Part, error) {
@@ -139,7 +144,8 @@ type inlineProgram struct {
 	name string
 }
 
-func (*inlineProgram) Close() {}
+func (*inlineProgram) Close()         {}
+func (*inlineProgram) Devices() []int { return []int{0} }
 
 var everyone = spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0, 1}}, Reduction: spmd.Sum, DType: shape.F32,
 	Operands: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}, Results: []shape.Shape{
@@ -256,6 +262,30 @@ func newInlineWith(t testing.TB, change func(*worker.Config)) (*script, []*inlin
 // enters waits until a device waits in a collective of a gang.
 func (d *inline) enters(t *testing.T, gang uint64) {
 	t.Helper()
+// A launch beside the queue that the driver did not know yet when its gang failed is ended once it does.
+func TestALaunchBesideTheQueueEndsWhereItsGangHasFailedMeanwhile(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		const program = 6
+		s.tellOne(0, wire.KindLoad, &wire.Load{Session: 1, Program: program, Name: "joined",
+			Places: []*wire.Span{{Worker: firstWorker, Count: 1}}, Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}},
+			Loadable: &wire.Loadable{Form: wire.Loadable_JOINED, Serialized: []byte("turns"), CallsHost: true}})
+		run := func(op uint64) uint64 {
+			return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: program, FirstOutput: op}, 0)
+		}
+		statustest.OK(t, s.wait(run(1), 0))
+		two := run(2)
+		synctest.Wait() // the driver is being given it
+		s.tell(wire.KindAbort, &wire.Abort{Gang: two, Status: wire.Of(status.New(status.Unavailable, "a worker is lost"))})
+		synctest.Wait()
+		statustest.Equal(t, d[0].aborts.Load(), 1, "how often the driver was told before it knew the launch")
+		d[0].let <- nil
+		statustest.Fails(t, "the run", s.wait(two, 0), status.Unavailable)
+		synctest.Wait()
+		statustest.Equal(t, d[0].aborts.Load(), 2, "how often the driver was told")
+	})
+}
+
 	for {
 		select {
 		case launch := <-d.entered:

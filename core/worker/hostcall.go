@@ -30,6 +30,7 @@ func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
 				q.launched(g, r, f, at, results.Outputs[0], results.Done[0], 0)
 			}
 		})
+		g.abandon() // where it has failed since: the driver did not know it then
 	}()
 }
 

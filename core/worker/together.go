@@ -160,6 +160,7 @@ func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 		}
 	}
 	g.spread(at, results, nil, turn)
+	g.abandon()
 	for _, e := range results.Done {
 		e.Then(through)
 	}
