@@ -99,7 +99,6 @@ def test_a_gang_is_on_each_of_its_devices(tmp_path, devices):
     assert all(ids == sorted(ids) == steps[0] for ids in steps)
 
 
-@pytest.mark.embedded("a worker launches at once what reads from another of its own devices, and XLA has it wait")
 def test_a_computation_begins_once_what_it_reads_has_come_from_another_device(tmp_path, devices):
     @jax.jit
     def slow(x):

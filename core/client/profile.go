@@ -285,10 +285,13 @@ func (r *remote) gather(begun, ended *round) Profile {
 			if !ok || uint64(e.Program) >= uint64(len(m.Programs)) {
 				continue // the worker sent an unknown device
 			}
-			at := int64(e.Submitted) - c.ahead
+			at, came := int64(e.Submitted)-c.ahead, int64(0)
+			if e.Came > 0 {
+				came = at + int64(e.Came)
+			}
 			out.Spans = append(out.Spans, observe.Span{
 				Program: m.Programs[e.Program], ProgramID: e.Number, Gang: e.Gang, Device: device,
-				Submitted: at, Launched: at + int64(e.Launched), End: at + int64(e.End)})
+				Submitted: at, Launched: at + int64(e.Launched), Came: came, End: at + int64(e.End)})
 		}
 	}
 	return out

@@ -7945,6 +7945,7 @@ type Executed struct {
 	Submitted     uint64                 `protobuf:"fixed64,5,opt,name=submitted,proto3" json:"submitted,omitempty"`
 	Launched      uint64                 `protobuf:"varint,6,opt,name=launched,proto3" json:"launched,omitempty"` // after submitted
 	End           uint64                 `protobuf:"varint,7,opt,name=end,proto3" json:"end,omitempty"`           // after submitted
+	Came          uint64                 `protobuf:"varint,8,opt,name=came,proto3" json:"came,omitempty"`         // after submitted: the last input that the driver was still bringing; 0: all were there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8024,6 +8025,13 @@ func (x *Executed) GetLaunched() uint64 {
 func (x *Executed) GetEnd() uint64 {
 	if x != nil {
 		return x.End
+	}
+	return 0
+}
+
+func (x *Executed) GetCame() uint64 {
+	if x != nil {
+		return x.Came
 	}
 	return 0
 }
@@ -11328,7 +11336,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x16\n" +
 	"\x06waited\x18\a \x01(\x04R\x06waited\x12\x14\n" +
 	"\x05begin\x18\b \x01(\x06R\x05begin\x12\x10\n" +
-	"\x03end\x18\t \x01(\x04R\x03end\"\xb2\x01\n" +
+	"\x03end\x18\t \x01(\x04R\x03end\"\xc6\x01\n" +
 	"\bExecuted\x12\x18\n" +
 	"\aprogram\x18\x01 \x01(\rR\aprogram\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
@@ -11336,7 +11344,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x05local\x18\x04 \x01(\rR\x05local\x12\x1c\n" +
 	"\tsubmitted\x18\x05 \x01(\x06R\tsubmitted\x12\x1a\n" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
-	"\x03end\x18\a \x01(\x04R\x03end\"E\n" +
+	"\x03end\x18\a \x01(\x04R\x03end\x12\x12\n" +
+	"\x04came\x18\b \x01(\x04R\x04came\"E\n" +
 	"\x05Watch\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04bars\x18\x02 \x01(\rR\x04bars\x12\x0e\n" +

@@ -133,6 +133,9 @@ func (d *inline) Load(_ context.Context, name []byte) (device.Executable, error)
 }
 func (d *inline) FromHost(h device.Host) (device.Buffer, error) {
 	b := there()
+	if d.brought != nil {
+		b.ready = d.brought
+	}
 	b.data = slices.Clone(h.Data)
 	h.Done()
 	return b, nil
@@ -259,9 +262,6 @@ func newInlineWith(t testing.TB, change func(*worker.Config)) (*script, []*inlin
 	return s, all
 }
 
-// enters waits until a device waits in a collective of a gang.
-func (d *inline) enters(t *testing.T, gang uint64) {
-	t.Helper()
 // A launch beside the queue that the driver did not know yet when its gang failed is ended once it does.
 func TestALaunchBesideTheQueueEndsWhereItsGangHasFailedMeanwhile(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -286,6 +286,9 @@ func TestALaunchBesideTheQueueEndsWhereItsGangHasFailedMeanwhile(t *testing.T) {
 	})
 }
 
+// enters waits until a device waits in a collective of a gang.
+func (d *inline) enters(t *testing.T, gang uint64) {
+	t.Helper()
 	for {
 		select {
 		case launch := <-d.entered:

@@ -122,6 +122,13 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, what string,
 	cause func(err error, then func(error)), done func(error)) {
 	writing := q.state.Writing(s)
+	e := buf.Ready()
+	there := e.Ready()
+	var came *atomic.Int64
+	if !there {
+		came = new(atomic.Int64)
+		s.Came = came
+	}
 	q.state.Fill(s, buf)
 	end := func(err error) {
 		q.state.Written(writing)
@@ -138,12 +145,14 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 			end(err)
 		}
 	}
-	e := buf.Ready()
-	if e.Ready() {
+	if there {
 		written(e.Wait(background))
 		return
 	}
-	e.Then(func(err error) { q.soon(func() { written(err) }) })
+	e.Then(func(err error) {
+		came.Store(int64(q.w.elapsed()))
+		q.soon(func() { written(err) })
+	})
 }
 
 // fromHost hands a block to the driver, which releases it once it has read it or the array is freed. A short block is

@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,9 @@ func TestEachMomentIsChargedToTheOldestLaunch(t *testing.T) {
 		{"the middle told first", "given a 0, given b 1, given c 1, end b 5, end a 6, end c 8", "a 5, b 0, c 3, all 8"},
 		{"a failure out of turn", "given a 0, given b 1, fail b 2, end a 5", "a 5, b 0, all 5"},
 		{"beside a collective", "given A 0, given b 1, end b 2, given c 3, end c 4, end A 9", "A 9, b 0, c 0, all 9"},
+		{"an input comes later", "late a 0, given b 1, came a 3, end a 5, end b 6", "a 2, b 1, all 3"},
+		{"an input comes after the next has ended", "late a 0, given b 1, end b 2, came a 3, end a 5", "a 2, b 1, all 3"},
+		{"an input comes while another computes", "given a 0, late b 1, came b 2, end a 3, end b 5", "a 3, b 2, all 5"},
 		{"begun before, launched after", "given a 2, given b 1, end b 3, end a 5", "b 2, a 2, all 4"},
 	} {
 		q, launches := &queue{w: &Worker{}}, map[string]*launch{}
@@ -31,12 +35,17 @@ func TestEachMomentIsChargedToTheOldestLaunch(t *testing.T) {
 			fmt.Sscan(event, &verb, &name, (*int64)(&at))
 			l := launches[name]
 			switch verb {
-			case "given":
+			case "given", "late":
 				l = &launch{g: &gang{}, r: &run{program: &program{form: wire.Loadable_PORTABLE}}, moments: moments{given: at}}
 				if name == strings.ToUpper(name) {
 					l.r.program.form = wire.Loadable_JOINED
 				}
+				if verb == "late" { // it waits for an input
+					l.inputs = []*atomic.Int64{{}}
+				}
 				launches[name], q.open = l, append(q.open, l)
+			case "came":
+				l.inputs[0].Store(int64(at))
 			case "told":
 				l.told.Store(int64(at))
 			default:

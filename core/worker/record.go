@@ -25,13 +25,16 @@ type recordingKey struct {
 const maxRecordings = 4
 
 // record keeps what a device has computed, if the session records. The queue's owner calls it.
-func (w *Worker) record(g *gang, q *queue, at moments) {
+func (w *Worker) record(q *queue, l *launch) {
 	if !w.recorder.On() {
 		return
 	}
-	r := g.work.(*run)
+	g, r, came := l.g, l.r, int64(0)
+	if at, _ := l.came(); at > 0 {
+		came = w.unix(at)
+	}
 	w.recorder.Ended(g.Session, observe.Span{Program: r.program.Name, ProgramID: r.name, Gang: g.ID,
-		Device: int32(q.local), Submitted: w.unix(at.given), Launched: w.unix(at.taken), End: w.unix(at.through)})
+		Device: int32(q.local), Submitted: w.unix(l.given), Launched: w.unix(l.taken), Came: came, End: w.unix(l.through)})
 }
 
 // profile begins or ends a recording.
@@ -90,6 +93,9 @@ func pack(r observe.Recorded) *wire.Recorded {
 		e.Program, e.Number, e.Gang, e.Local = names.Of(s.Program), s.ProgramID, s.Gang, uint32(s.Device)
 		e.Submitted, e.Launched, e.End = uint64(s.Submitted), uint64(max(0, s.Launched-s.Submitted)),
 			uint64(s.End-s.Submitted)
+		if s.Came > s.Submitted {
+			e.Came = uint64(s.Came - s.Submitted)
+		}
 		m.Spans[i] = e
 	}
 	for _, e := range r.Events {

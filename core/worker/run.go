@@ -228,18 +228,19 @@ func (r *run) device(q *queue) int {
 func (q *queue) launched(
 	g *gang, r *run, f *devicequeue.Flight, at moments, outputs []device.Buffer, done device.Event, maker uint64,
 ) {
+	inputs := coming(f, at.given)
 	q.state.Launched(f)
 	for k, s := range f.Made {
 		s.Maker = maker
 		q.state.Fill(s, outputs[k])
 	}
 	if done.Ready() {
-		l := launch{g: g, r: r, moments: at}
+		l := launch{g: g, r: r, moments: at, inputs: inputs}
 		l.told.Store(int64(q.w.elapsed()))
 		q.ended(&l, f, done.Wait(background))
 		return
 	}
-	q.await(&launch{g: g, r: r, moments: at}, f, done)
+	q.await(&launch{g: g, r: r, moments: at, inputs: inputs}, f, done)
 }
 
 // launch is a computation that the driver was given.
@@ -247,7 +248,27 @@ type launch struct {
 	g *gang
 	r *run
 	moments
-	told atomic.Int64 // when the driver said that it was done with it; 0 before
+	inputs []*atomic.Int64 // when those came that the driver was still bringing, such as from another device; 0 before
+	told   atomic.Int64    // when the driver said that it was done with it; 0 before
+}
+
+// coming returns when the inputs of a part came, or will, that were not there when the driver was given it.
+func coming(f *devicequeue.Flight, given time.Duration) (all []*atomic.Int64) {
+	for _, in := range f.Inputs {
+		if came, ok := in.Shard.Came.(*atomic.Int64); ok && (came.Load() == 0 || came.Load() > int64(given)) {
+			all = append(all, came)
+		}
+	}
+	return all
+}
+
+// came returns when the last of the inputs came that were not there at once: 0 if all were. One may yet have to come.
+func (l *launch) came() (at time.Duration, missing bool) {
+	for _, came := range l.inputs {
+		t := time.Duration(came.Load())
+		at, missing = max(at, t), missing || t == 0
+	}
+	return at, missing
 }
 
 // moments are when the driver was given a part, when it had taken it, and when it was done with it, by
@@ -272,7 +293,7 @@ func (w *Worker) elapsed() time.Duration { return time.Since(w.since) }
 // of its launches, but their ends are not told in that order: a thread of XLA's may be stopped before it tells one, and
 // what the driver runs within the call that launches it has ended before any news is read. So all that was launched
 // before has ended by now, too, and is charged first. Else it would seem to take no time, and what was launched behind
-// it all of the time of both.
+// it all of the time of both. A launch does not have the device while it waits for an input from elsewhere.
 //
 // There are two exceptions, which are charged until they end themselves: what is older than a launch that failed, since
 // that need not have waited for its turn; and collectives of the plugin's own, since XLA's CPU client computes on a
@@ -283,7 +304,7 @@ func (q *queue) charge(l *launch, failed bool) {
 		if older == l {
 			break
 		}
-		if older.through > 0 || older.given > l.given {
+		if _, waits := older.came(); waits || older.through > 0 || older.given > l.given {
 			continue
 		}
 		until := end
@@ -306,7 +327,8 @@ func (q *queue) charge(l *launch, failed bool) {
 
 // chargeUntil charges a launch what is not charged yet of the time until then.
 func (q *queue) chargeUntil(l *launch, end time.Duration) {
-	begun := max(l.given, q.chargedTo)
+	came, _ := l.came()
+	begun := max(l.given, came, q.chargedTo)
 	if end <= begun {
 		return
 	}
@@ -338,7 +360,7 @@ func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) 
 func (q *queue) ended(l *launch, f *devicequeue.Flight, err error) {
 	g, r := l.g, l.r
 	q.charge(l, err != nil)
-	q.w.record(g, q, l.moments)
+	q.w.record(q, l)
 	if err != nil {
 		if why := g.cause(); why != nil {
 			err = why

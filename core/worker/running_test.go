@@ -220,6 +220,27 @@ func TestTheTimeOfAComputationIsItsOwnWhenTheNextIsSeenToEndFirst(t *testing.T) 
 	}
 }
 
+func TestTheWaitForAnInputThatTheDriverBringsIsNoDeviceTime(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		d[0].brought = new(fires)
+		const op, object = 1, 50
+		s.dispatch(1, wire.KindPut, &wire.Put{
+			Op: op, Object: object, Devices: []uint32{0}, Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}},
+		}, 0)
+		s.client.PushBytes(firstWorker, transport.Key{Space: transport.Transfers(1), ID: op}, floats(ramp(1)), nil)
+		run := s.dispatch(1, wire.KindRun,
+			&wire.Run{Op: 2, Program: slowProgram, FirstOutput: 2, Inputs: []uint64{object}}, 0)
+		synctest.Wait()
+		time.Sleep(3 * time.Second)
+		d[0].brought.fire(nil)
+		time.Sleep(time.Second)
+		d[0].slow.end(run, nil)
+		statustest.Check(t, s.wait(run, 0))
+		s.took(0, run, time.Second)
+	})
+}
+
 func TestTheTimeInWhichADeviceWaitsInACollectiveIsDeviceTime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)

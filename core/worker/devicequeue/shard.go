@@ -46,6 +46,7 @@ const maxLost = 1024
 type Shard struct {
 	Buffer Buffer // while it is ready; otherwise nil, or not for reading
 	Maker  uint64 // the caller's own
+	Came   any    // the caller's own: tells when the contents came that the driver had promised at Fill
 
 	state   state
 	freed   bool // it is in no table any more
