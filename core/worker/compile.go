@@ -38,20 +38,27 @@ func (w *Worker) compile(m *wire.Compile) {
 		if keeps && answer.Loadable.Kept {
 			parts = w.artifacts.held(m.Op)
 		}
-		payload := wire.Encode(nil, answer)
-		if len(payload) > wire.MaxFrame {
-			err := wire.TooLong(wire.KindCompiled, len(payload), wire.MaxFrame)
-			payload = wire.Encode(nil, &wire.Compiled{Op: m.Op, Program: m.Program,
-				Status: wire.Of(status.Wrap(err, "what worker %s compiled cannot be sent", w.config.Name))})
-		}
-		_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
-		if !answer.Cached {                         // what the cache has is in files
+		_ = w.conn.Send(wire.KindCompiled, w.encoded(answer)) // the reader learns why
+		if !answer.Cached {                                   // what the cache has is in files
 			w.artifacts.toFile(m.Op)
 		}
 		if keeps {
 			w.toCache(m, answer, parts)
 		}
 	})
+}
+
+// encoded returns the message with an answer. Where it is too long to be sent, the message says so, and nothing is kept
+// of the program, of which the controller does not learn.
+func (w *Worker) encoded(answer *wire.Compiled) []byte {
+	payload := wire.Encode(nil, answer)
+	if len(payload) <= wire.MaxFrame {
+		return payload
+	}
+	w.artifacts.drop(answer.Op)
+	err := wire.TooLong(wire.KindCompiled, len(payload), wire.MaxFrame)
+	return wire.Encode(nil, &wire.Compiled{Op: answer.Op, Program: answer.Program,
+		Status: wire.Of(status.Wrap(err, "what worker %s compiled cannot be sent", w.config.Name))})
 }
 
 // textOf returns the memory of a program's text, which is part of the message or comes from a client, and sets m.Code.
