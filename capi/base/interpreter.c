@@ -106,11 +106,14 @@ static _Atomic bool leaves;
 
 void pw_python_leaves(void) { atomic_store(&leaves, true); }
 
+enum { kEnding = 5 };  // seconds that a busy machine may need from then on until Python finalizes
+
 void pw_python_stay(void) {
-  if (!atomic_load(&leaves) || is_first() || python.state == NULL || python.state() == NULL) return;
+  if (!atomic_load(&leaves) || is_first()) return;
+  pthread_once(&looked, look);
+  if (python.state == NULL || python.state() == NULL) return;
   void* unlocked = pw_python_unlock();
-  do sleep(1);
-  while (pw_python_finalizes());
+  for (int left = kEnding; left > 0 || pw_python_finalizes(); left--) sleep(1);
   pw_python_relock(unlocked);
 }
 

@@ -20,8 +20,8 @@ bool pw_python_finalizes(void);
 void pw_python_drop(void* exception);
 
 // pw_python_leaves says that the process is about to end, in which errors tell threads nothing that they could act on.
-// From then on pw_python_stay keeps a thread of Python's, other than the first, for a second, and for good if Python
-// finalizes meanwhile: it would print a traceback in a correct program, or take the GIL too late, as above.
+// From then on pw_python_stay keeps a thread of Python's, other than the first, for some seconds, and for good if
+// Python finalizes meanwhile: it would print a traceback in a correct program, or take the GIL too late, as above.
 void pw_python_leaves(void);
 void pw_python_stay(void);
 

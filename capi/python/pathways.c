@@ -57,3 +57,5 @@ int pathways_main(int argc, char** argv, const char* environment) {
 }
 
 void pathways_free(char* text) { pw_refusal_free(text); }
+
+void pathways_refused(void) { pw_python_stay(); }

@@ -188,6 +188,10 @@ void pathways_program_free(uint64_t program);
 
 void pathways_free(char* text);
 
+// To be called before the error that a function returned is raised: while the process ends, a thread other than the
+// first stays here, since it would print a traceback in a correct program.
+void pathways_refused(void);
+
 #ifdef __cplusplus
 }
 #endif

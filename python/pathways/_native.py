@@ -72,6 +72,7 @@ def _open(path: Path) -> ctypes.CDLL:
             ("pathways_locate_python", None, [ctypes.c_char_p]),
             ("pathways_set_telling", None, [TELLING]),
             ("pathways_free", None, [ctypes.c_void_p]),
+            ("pathways_refused", None, []),
         )
         _ = library.GetPjrtApi, library.pathways_ffi_register
     except (OSError, AttributeError) as error:
@@ -101,6 +102,7 @@ def _text(library: ctypes.CDLL, pointer: int | None) -> str | None:
 
 def _raise(text: str | None) -> None:
     if text is not None:
+        load().pathways_refused()
         raise PathwaysError.parse(text)
 
 
