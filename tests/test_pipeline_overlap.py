@@ -1,5 +1,7 @@
 """Each stage of a pipeline is updated as soon as its own gradients are there, beside other stages' backwards."""
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,14 +76,21 @@ def test_targets_move_to_the_last_stage_with_its_input(devices):
     assert begins < nodes.index(("copy", [devices[2].id]))
 
 
-def test_gradients_are_added_with_the_next_op_of_their_place(devices):
-    """A sum submitted earlier would wait for the backward before it, and keep back what moves from there meanwhile."""
+def test_gradients_add_up_within_the_backwards(devices):
+    """A stage makes its sums once a step; its backwards, or their weight halves, add to them in their memory."""
     stages = [(lambda w, x: jnp.tanh(x @ w), np.eye(8, dtype="f"), device) for device in devices[:2]]
-    pipe = pathways.pipeline(stages, 4, "1f1b", loss=lambda y, targets: jnp.mean((y - targets) ** 2))
-    step = pathways.program(lambda weights, x: pipe.value_and_grad(x, x, params=weights))
-    nodes = [(n["name"], n["devices"]) for n in step.lower(pipe.params, np.ones((4, 8), "f")).graph["nodes"]]
-    last = max(i for i, (name, _) in enumerate(nodes) if name.startswith("jit_stage"))
-    added = [i for i, (name, _) in enumerate(nodes[:last]) if name == "jit_add_gradients"]
-    assert len(added) == 2 * 3 - 2  # those of each place's last op come at the end
-    for i in added:
-        assert next(on for name, on in nodes[i:] if name.startswith("jit_stage")) == nodes[i][1]
+    x = np.ones((4, 8), "f")
+    for name, kinds in (("1f1b", {"forward", "backward"}), ("zb-h1", {"forward", "input", "weight"})):
+        pipe = pathways.pipeline(stages, 4, name, loss=lambda y, targets: jnp.mean((y - targets) ** 2))
+        step = pathways.program(lambda weights, x, pipe=pipe: pipe.value_and_grad(x, x, params=weights))
+        ran = collections.Counter(node["name"] for node in step.lower(pipe.params, x).graph["nodes"])
+        first = {"jit_stage0_zeros": 1} | {f"jit_stage0_{kind}": 4 for kind in kinds - {"input"}}
+        last = {"jit_stage1_zeros": 1} | {f"jit_stage1_{kind}": 4 for kind in kinds}
+        beside = {"copy", "jit_convert_element_type", "jit_split_microbatches", "jit__sum_losses"}
+        assert {node: n for node, n in ran.items() if node not in beside} == first | last
+
+    part, w = pipe._parts[0], pipe.params[0]
+    y, residuals = part.forward(w, x, None)
+    sums = part.zeros(w)
+    part.backward(w)(w, x, residuals, [jnp.ones_like(y)], sums)
+    assert sums.is_deleted()

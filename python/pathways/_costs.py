@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from pathways._plan import Cost
-from pathways._stage import Part, add_gradients, devices_of, moved, returned, smooth_leaves
+from pathways._stage import Part, devices_of, moved, returned, smooth_leaves
 
 # The shortest of so many rounds counts, since other work on the machine only makes them longer. A round is of several
 # runs behind each other, as in a step, so that what it takes to submit one and to wait for it is beside the others.
@@ -57,27 +57,29 @@ def measured(
 def _back(part: Part, arguments: tuple[Any, ...], cost: dict[str, Any]) -> list[Any]:
     """Measures a stage's backward, whole and in halves. Returns the gradients of its input."""
     params, *needed = arguments
-    backward = part.backward(params)
+    backward, sums = part.backward(params), part.zeros(params)
 
     def whole():
-        gradients, onward = backward(*arguments)
-        return add_gradients(gradients, gradients), onward
+        nonlocal sums
+        sums, onward = backward(*arguments, sums)
+        return sums, onward
 
     (_, onward), cost["backward"] = _timed(whole)
     temps = cost["temps"]
-    temps["backward"] = _temp(backward, *arguments)
+    temps["backward"] = _temp(backward, *arguments, sums)
     halves, leaves = part.halves(arguments)
     cost["whole"] = halves.whole
     if not halves.whole:
         (_, (_, carried, rest)), cost["input"] = _timed(halves.input, leaves)
 
         def weight():
-            gradients = halves.weight(carried, rest)
-            return add_gradients(gradients, gradients)
+            nonlocal sums
+            sums = halves.weight(carried, rest, sums)
+            return sums
 
         _, cost["weight"] = _timed(weight)
         temps["input"] = _temp(halves.first, leaves) if halves.starts else 0
-        temps["weight"] = _temp(halves.weight, carried, rest)
+        temps["weight"] = _temp(halves.weight, carried, rest, sums)
         before = {id(leaf) for leaf in jax.tree.leaves(needed)}
         cost["carried"] = _bytes(carried)
         cost["rest"] = _bytes([leaf for leaf in rest if id(leaf) in before])
@@ -85,14 +87,19 @@ def _back(part: Part, arguments: tuple[Any, ...], cost: dict[str, Any]) -> list[
 
 
 def _timed(call: Callable, *arguments: Any) -> tuple[Any, float]:
-    """Returns a call's results, and its seconds once it is compiled."""
+    """Returns a call's results, and its seconds once it is compiled. It may donate results of calls before it."""
     results = jax.block_until_ready(call(*arguments))
     rounds = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
-        jax.block_until_ready([call(*arguments) for _ in range(RUNS)])
+        jax.block_until_ready(_alive([call(*arguments) for _ in range(RUNS)]))
         rounds.append((time.perf_counter() - begin) / RUNS)
     return results, min(rounds)
+
+
+def _alive(tree: Any) -> list[jax.Array]:
+    """Returns the arrays that have not been donated."""
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
 
 
 def _temp(computation: Any, *arguments: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathways._plan import ADDING
 from pathways._recorded import Recorded
 from pathways._schedule import Op, Schedule
 from pathways._slots import LEFT, Picture
@@ -55,8 +54,8 @@ def _beside(schedule: Schedule, recorded: Recorded) -> str:
             at = 2 * schedule.places[op.stage] + row
             picture.bar(begin / whole, end / whole, at, op.kind, said, op.microbatch, *_look(schedule, op))
     for place, name, begin, end in recorded.others:
-        said, kind = f"{name}: {duration(end - begin)}", "adding" if name == ADDING else "other"
-        picture.bar(begin / whole, end / whole, 2 * place + 1, kind, said, "", OTHER, "#fff")
+        said = f"{name}: {duration(end - begin)}"
+        picture.bar(begin / whole, end / whole, 2 * place + 1, "other", said, "", OTHER, "#fff")
     _axis(picture, f"time: {duration(recorded.seconds)}")
     said = f"plan: {duration(planned)}, if each op took the median of its stage and kind, and nothing came between"
     _say(picture, picture.bottom + 32 + LINE, said)

@@ -28,7 +28,6 @@ from pathways._schedule import NAMES, SEVERAL_STAGES, Schedule
 from pathways._settings import parse_bytes
 from pathways._stage import (
     Part,
-    add_gradients,
     devices_of,
     first_dims,
     moved,
@@ -169,15 +168,12 @@ class Pipeline:
         if self._auto and self.plan is None:
             self.measure(batch, targets, params)
         self._timeline = _timeline.recording or self._timeline
-        step = _Step(self._parts, self._given(params), self.shardings, self.schedule.places)
+        step = _Step(self._parts, self._given(params), self.shardings)
         step.arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
         step.targets = _pieces(targets, self.microbatches)
         ops = {"forward": step.forward, "backward": step.backward, "input": step.input, "weight": step.weight}
         for _, stage, m, kind in self.schedule:
-            step.add(self.schedule.places[stage])
             ops[kind](stage, m)
-        for place in set(self.schedule.places):
-            step.add(place)
         if step.whole:
             self.schedule = self.schedule.with_whole(step.whole)
         return _sum_losses(step.losses), self._tied.gathered(step.sums)
@@ -284,9 +280,8 @@ def _no_loss() -> PathwaysError:
 class _Step:
     """What is under way in one step. Its methods do the ops of a schedule, of one stage and microbatch each."""
 
-    def __init__(self, parts: list[Part], params: Sequence[Any], shardings: Sequence[Sharding], places: Sequence[int]):
+    def __init__(self, parts: list[Part], params: Sequence[Any], shardings: Sequence[Sharding]):
         self._parts, self._params, self._shardings, self._last = parts, params, shardings, len(parts) - 1
-        self._places = places
         self._backs = [part.backward(p) for part, p in zip(parts, params, strict=True)]
         self.arrives: dict[tuple[int, int], Any] = {}  # (stage, microbatch) → the stage's input
         self.targets: list[Any] = []
@@ -296,7 +291,6 @@ class _Step:
         self._kept: dict[tuple[int, int], Any] = {}  # (input, residuals, shardings of the output)
         self._returns: dict[tuple[int, int], list[Any]] = {}  # gradients of the output
         self._later: dict[tuple[int, int], Any] = {}  # what weight needs
-        self._made: dict[int, tuple[int, Any]] = {}  # place → (stage, gradients that are not in sums yet)
         self._seed: list[Any] = []
 
     def forward(self, stage: int, m: int) -> None:
@@ -317,8 +311,8 @@ class _Step:
 
     def backward(self, stage: int, m: int) -> None:
         x, residuals, _ = self._kept.pop((stage, m))
-        gradients, onward = self._backs[stage](self._params[stage], x, residuals, self._returns.pop((stage, m)))
-        self._made[self._places[stage]] = stage, gradients
+        arguments = self._params[stage], x, residuals, self._returns.pop((stage, m))
+        self.sums[stage], onward = self._backs[stage](*arguments, self._sums(stage))
         self._send(stage, m, onward)
 
     def input(self, stage: int, m: int) -> None:
@@ -337,18 +331,13 @@ class _Step:
     def weight(self, stage: int, m: int) -> None:
         if (stage, m) in self._later:
             halves, carried, kept = self._later.pop((stage, m))
-            self._made[self._places[stage]] = stage, halves.weight(carried, kept)
+            self.sums[stage] = halves.weight(carried, kept, self._sums(stage))
 
-    def add(self, place: int) -> None:
-        """Adds the gradients that a place has made last, before its next op.
-
-        Submitted with the op that makes them, the sum would wait for its end, and with it what moves from the place
-        meanwhile, such as targets: what is submitted comes in the order in which it begins.
-        """
-        if place in self._made:
-            stage, gradients = self._made.pop(place)
-            before = self.sums[stage]
-            self.sums[stage] = gradients if before is None else add_gradients(before, gradients)
+    def _sums(self, stage: int) -> Any:
+        """Returns what a stage's next gradients are added to, by a computation that donates it."""
+        if self.sums[stage] is None:
+            return self._parts[stage].zeros(self._params[stage])
+        return self.sums[stage]
 
     def _send(self, stage: int, m: int, onward: list[Any]) -> None:
         """Sends gradients to the devices on which their array was made, in that array's sharding."""

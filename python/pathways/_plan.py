@@ -18,8 +18,6 @@ from pathways._text import count, duration, size
 
 # Steps that follow each other settle into a rhythm; the first one, which has nothing before it, is not counted.
 STEPS = 4
-# The computation that adds up gradients, as traces name it: a part of backwards.
-ADDING = "add_gradients"
 # Schedules whose steps differ by less are equally long: times are measured, and no more exact than that.
 TIE = 0.01
 
@@ -29,7 +27,7 @@ class Cost:
     """What one microbatch costs on one stage: seconds, and bytes on each of the stage's devices.
 
     Attributes:
-      forward, backward: of the computations; backward is all of it, with adding up gradients.
+      forward, backward: of the computations; backward is all of it.
       input, weight: of the halves of a backward. Not used if it cannot be split.
       whole: whether the backward cannot be split.
       onward, back: of moving the output to the next stage, and the gradients of the input to the stage before.
@@ -118,11 +116,11 @@ def held(step: Sequence[Timed], costs: Sequence[Cost], devices: Sequence[Sequenc
             if stage + 1 < len(costs):
                 changes[stage + 1].append((end, costs[stage + 1].arrives))
         elif op.kind == "backward":
-            made, gone = cost.params + returned, cost.params + returned + _of_forward(cost)
+            made, gone = returned, returned + _of_forward(cost)
         elif op.kind == "input":
             made, gone = returned + cost.carried, returned + _of_forward(cost) - cost.rest
         else:
-            made, gone = cost.params, cost.params + cost.carried + cost.rest
+            made, gone = 0, cost.carried + cost.rest
         if op.kind in ("backward", "input") and stage:
             changes[stage - 1].append((end, costs[stage - 1].leaves))
         temp = cost.temps.get(op.kind, 0)

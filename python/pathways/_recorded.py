@@ -12,7 +12,7 @@ from math import inf, isclose
 from statistics import median
 from typing import NamedTuple
 
-from pathways._plan import ADDING, Cost, Timed, idle, simulate
+from pathways._plan import Cost, Timed, idle, simulate
 from pathways._schedule import Schedule, needs
 from pathways._timeline import Span
 
@@ -34,8 +34,8 @@ class Recorded:
       planned: the same for the schedule's plan, if each op took the median of its stage and kind, and no time passed
         between an op and those that wait for it.
       others: what else ran on the places since then, `(place, name, begin, end)`, such as an optimizer's update.
-      bubble: the share of time in which a place ran no op and added up no gradients, from the first begin to the last
-        end. `schedule.bubble` is the planned one.
+      bubble: the share of time in which a place ran no op, from the first begin to the last end. `schedule.bubble` is
+        the planned one.
     """
 
     def __init__(self, schedule: Schedule, ops: Sequence[Timed], others: Sequence[Other]):
@@ -43,8 +43,7 @@ class Recorded:
         self.ops = [Timed(op, begin - start, end - start) for op, begin, end in ops]
         self.planned = _planned(schedule, self.ops)
         self.others = [Other(place, name, begin - start, end - start) for place, name, begin, end in others]
-        added = [(other.begin, other.end) for other in self.others if other.name == ADDING]
-        self.bubble = idle([(begin, end) for _, begin, end in self.ops] + added, max(schedule.places) + 1)
+        self.bubble = idle([(begin, end) for _, begin, end in self.ops], max(schedule.places) + 1)
 
     @property
     def seconds(self) -> float:

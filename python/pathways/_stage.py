@@ -53,10 +53,20 @@ def _back(params, x, residuals, gradients):
     return residuals.back((params, x))(gradients)
 
 
+def _backward(params, x, residuals, gradients, sums):
+    own, onward = _back(params, x, residuals, gradients)
+    return _added(sums, own), onward
+
+
+def _added(sums, gradients):
+    return jax.tree.map(operator.add, sums, gradients)
+
+
 class _Halves:
     """The backward of a stage in two computations, for arguments of some shapes and shardings.
 
     first: the computation of `input`, which there is none of unless starts.
+    weight(what input returned, sums): a computation → the sums with the gradients of params. It donates the sums.
     """
 
     def __init__(self, part: Part, arguments: tuple[Any, ...]):
@@ -64,7 +74,11 @@ class _Halves:
         self.whole, self._keeps, self.starts = split.whole, split.keeps, split.starts
         shardings = jax.tree.map(lambda leaf: leaf.sharding, arguments[0])
         self.first = part.jit("_input", split.first)
-        self.weight = part.jit("_weight", split.second, out_shardings=shardings)
+
+        def weight(carried, kept, sums):
+            return _added(sums, split.second(carried, kept))
+
+        self.weight = part.jit("_weight", weight, out_shardings=shardings, donate_argnums=2)
 
     def input(self, leaves: list[Any]) -> tuple[list[Any], tuple[_Halves, list[Any], list[Any]]]:
         """Returns the gradients of the stage's input, and what weight needs, with the halves themselves.
@@ -84,9 +98,12 @@ class Part:
 
     run: (params, x) → y, for a forward without a backward.
     forward: (params, x, targets) → (y or the loss's share of the mean, residuals).
-    backward(params): a computation, (params, x, residuals, gradients of y) → (gradients of params, gradients of x).
+    backward(params): a computation, (params, x, residuals, gradients of y, sums) → (the sums with the gradients of
+      params, gradients of x). It adds to sums in their memory, which they donate: gradients of a microbatch that were
+      written to memory of their own, and added later, would be a large part of what a short backward takes.
     halves((params, x, residuals, gradients of y)): the same in two computations.
-    Gradients are lists of the floating-point and complex leaves; the first stage's x has none.
+    zeros(params): sums to which nothing has been added.
+    Gradients of x and y are lists of the floating-point and complex leaves; the first stage's x has none.
     """
 
     def __init__(self, stage: int, function: Callable[[Any, Any], Any], loss: Callable | None, microbatches: int):
@@ -94,7 +111,7 @@ class Part:
         self.function, self.microbatches = function, microbatches
         self.run = self.jit("", lambda params, x: function(params, x))
         self.forward = self.jit("_forward", self._forward)
-        self._backwards: dict[Any, Callable] = {}
+        self._backwards: dict[Any, tuple[Callable, Callable]] = {}
         self._halves: dict[Any, _Halves] = {}
 
     def jit(self, what: str, function: Callable, **more: Any) -> Callable:
@@ -125,11 +142,20 @@ class Part:
         return y, _Residuals.of(back, (params, x))
 
     def backward(self, params: Any) -> Callable:
+        return self._of(params)[0]
+
+    def zeros(self, params: Any) -> Any:
+        return self._of(params)[1](params) if jax.tree.leaves(params) else params
+
+    def _of(self, params: Any) -> tuple[Callable, Callable]:
         leaves, structure = jax.tree.flatten(params)
         key = structure, tuple(leaf.sharding for leaf in leaves)
         if key not in self._backwards:
             shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-            self._backwards[key] = self.jit("_backward", _back, out_shardings=(shardings, None))
+            self._backwards[key] = (
+                self.jit("_backward", _backward, out_shardings=(shardings, None), donate_argnums=4),
+                self.jit("_zeros", _zeros, out_shardings=shardings),
+            )
         return self._backwards[key]
 
     def halves(self, arguments: tuple[Any, ...]) -> tuple[_Halves, list[Any]]:
@@ -157,9 +183,8 @@ def _replaced(tree: Any, smooth: list[Any]) -> Any:
     return jax.tree.map(lambda leaf: next(leaves) if _is_smooth(leaf) else leaf, tree)
 
 
-@jax.jit
-def add_gradients(a, b):
-    return jax.tree.map(operator.add, a, b)
+def _zeros(params):
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
 
 
 # --- places ---

@@ -100,10 +100,10 @@ def test_what_devices_hold_in_full():
     )
     devices = [["a"], ["b"]]
     step = simulate(Schedule("1f1b", 2, 1), [first, second], devices)[0]
-    # a: parameters, gradients and the new ones, its input, what is kept, the output's gradients.
+    # a: parameters, sums of gradients, its input, what is kept, the output's gradients.
     # b: the same, its targets being gone and the gradients of its input there; the optimizer's state, and what the
     # backward takes.
-    most = {"a": 3 * 100 + 1000 + 7 + 20, "b": 3 * 300 + 600 + 20 + 9 + 4 + 20 - 4 + 50}
+    most = {"a": 2 * 100 + 1000 + 7 + 20, "b": 2 * 300 + 600 + 20 + 9 + 4 + 20 - 4 + 50}
     assert held(step, [first, second], devices) == most
 
 

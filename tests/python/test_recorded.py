@@ -55,7 +55,6 @@ def test_the_last_step_counts_with_what_ran_beside_it():
     step, second = traced(schedule, costs, 100.0, 20)
     elsewhere = [span._replace(device=span.device + 4, gang=span.gang + 50) for span in first]
     rest = [
-        Span(2, "add_gradients", 40, 107.0, 0.5),
         Span(2, "update", 41, 107.5, 1.0),
         *(Span(device, "total", 43, 108.0, 0.5) for device in (0, 1)),
         Span(2, "before", 12, 20.0, 1.0),
@@ -63,9 +62,9 @@ def test_the_last_step_counts_with_what_ran_beside_it():
     ]
     ran = recorded(schedule, DEVICES, [*rest, *second, *elsewhere, *first])
     assert ran.ops == step
-    assert ran.others == [(1, "add_gradients", 7.0, 7.5), (1, "update", 7.5, 8.5), (0, "total", 8.0, 8.5)]
+    assert ran.others == [(1, "update", 7.5, 8.5), (0, "total", 8.0, 8.5)]
     assert ran.seconds == 9.0  # when the first stage's last backward ends
-    assert ran.bubble == pytest.approx(1 - (6 + 6 + 0.5) / (2 * 9))
+    assert ran.bubble == pytest.approx(1 - (6 + 6) / (2 * 9))
 
 
 def test_a_trace_without_all_of_a_step_has_none():
@@ -94,7 +93,7 @@ def test_a_plan_has_ops_as_long_as_the_median_and_nothing_in_between():
 def test_the_picture_has_the_step_beside_the_plan_on_one_axis_of_time():
     schedule = Schedule("1f1b", 2, 3, ["a", "b"])
     step, spans = traced(schedule, COSTS)  # its moves are not in the plan
-    spans += [Span(2, "add_gradients", 90, 40.0, 1.0), Span(0, "update", 91, 48.0, 2.0)]
+    spans += [Span(2, "stage1_zeros", 90, 40.0, 1.0), Span(0, "update", 91, 48.0, 2.0)]
     ran = recorded(schedule, DEVICES, spans)
     svg = "{http://www.w3.org/2000/svg}"
     root = xml.etree.ElementTree.fromstring(_picture.svg(schedule, ran))
@@ -119,7 +118,7 @@ def test_the_picture_has_the_step_beside_the_plan_on_one_axis_of_time():
         for row, ops in enumerate((ran.planned, ran.ops))
         for op, begin, end in ops
     ]
-    assert drawn == [*wanted, ("add_gradients", *box(3, 40, 41)), ("update", *box(1, 48, 50))]
+    assert drawn == [*wanted, ("stage1_zeros", *box(3, 40, 41)), ("update", *box(1, 48, 50))]
     said = " ".join(" ".join(root.itertext()).split())
     assert "a: plan as it ran b: plan as it ran" in said
     assert f"as it ran: {ran.bubble:.0%} idle (25% planned)" in said and "gray: other work" in said
