@@ -6,12 +6,14 @@ The same 27 million weights, batches and optimizer (Adam) in five ways, which ta
 order. SPMD splits heads, the MLP's middle and the logits over the devices, and computes the whole batch at once. The
 pipelines cut the layers into stages and the batch into microbatches. The loop is GPipe in plain JAX on the same
 devices, with a call for each stage and microbatch. One device alone computes the whole batch, too: what the others
-take longer than that on the same processors is what being on several devices costs. The last line is JSON.
+take longer than that on the same processors is what being on several devices costs. The processor time of a step is
+that of all processes of the cluster and this one. The last line is JSON.
 """
 
 import argparse
 import functools
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -28,6 +30,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples" / "models"
 
 import decoder  # noqa: E402
 import training  # noqa: E402
+from programs import processor  # noqa: E402
 
 SIZES = {"width": 512, "heads": 8, "layers": 8}
 BATCH, LENGTH, MICROBATCHES = 64, 32, 16  # a microbatch has 4 sequences, as the paper's
@@ -141,7 +144,7 @@ def by_spmd(params, devices):
 
 
 def measure(devices, rounds):
-    """Returns the seconds of a step in each round: {way: seconds}."""
+    """Returns what a step took in each round: {way: [(seconds, seconds of processor time)]}."""
     args = argparse.Namespace(batch=BATCH, length=LENGTH, seed=0, **SIZES)
     with jax.default_device(devices[0]):
         params = jax.device_get(jax.jit(lambda key: decoder.make_params(key, args))(jax.random.key(0)))
@@ -159,27 +162,32 @@ def measure(devices, rounds):
         for name, loss in losses.items():
             np.testing.assert_allclose(loss, losses["one"], rtol=SAME, err_msg=f"{name} computes something else")
 
-    names, seconds = list(ways), {name: [] for name in ways}
+    pids = [process["pid"] for process in pathways.status().report["supervisor"]["processes"]] + [os.getpid()]
+    names, took = list(ways), {name: [] for name in ways}
     for i in range(rounds):
         batch, at = next(batches), i % len(names)
         for name in names[at:] + names[:at]:
-            begin = time.perf_counter()
+            begin, before = time.perf_counter(), processor(pids)
             ways[name](batch)
-            seconds[name].append(time.perf_counter() - begin)
-    return seconds
+            took[name].append((time.perf_counter() - begin, processor(pids) - before))
+    return took
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=8, help="steps of each way (%(default)s)")
     rounds = parser.parse_args().rounds
-    seconds = measure(jax.devices(), rounds)
+    took = measure(jax.devices(), rounds)
     got = {}
-    for name, took in seconds.items():
-        ratios = sorted(spmd / own for spmd, own in zip(seconds["spmd"], took, strict=True))
+    for name, steps in took.items():
+        seconds, used = map(statistics.median, zip(*steps, strict=True))
+        ratios = sorted(spmd / own for (spmd, _), (own, _) in zip(took["spmd"], steps, strict=True))
         ratio = {"median": statistics.median(ratios), "low": ratios[0], "high": ratios[-1]}
-        got[name] = {"tokens/s": BATCH * LENGTH / statistics.median(took), "by spmd": ratio}
-        print(f"{name}: {got[name]['tokens/s']:,.0f} tokens/s, {ratio['median']:.2f} × SPMD", file=sys.stderr)
+        got[name] = {"tokens/s": BATCH * LENGTH / seconds, "by spmd": ratio, "processor": used}
+        said = (
+            f"{name}: {got[name]['tokens/s']:,.0f} tokens/s, {ratio['median']:.2f} × SPMD, processor time {used:.2f} s"
+        )
+        print(said, file=sys.stderr)
     print(json.dumps({"stages": len(jax.devices()), "rounds": rounds, "ways": got}))
 
 
