@@ -14,7 +14,7 @@ import test_models
 from processes import Cluster
 
 AGAIN = pytest.mark.again("one machine runs it: tests/test_docs.py, tests/test_gallery.py; two workers what it calls")
-NOTEBOOKS = ("first_steps", "grpo", "mpmd", "programs")
+NOTEBOOKS = ("first_steps", "mpmd", "programs")
 ABOUT_CLUSTERS = ("README.md", "docs/guides/recovery.md")
 
 
