@@ -47,28 +47,27 @@ func (r *remote) Define(g *graph.Graph) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	d := defined{inputs: g.Inputs, made: g.Made(), nodes: len(g.Nodes)}
 	r.mu.Lock()
 	id := r.graph + 1
+	r.graph += uint64(len(sections))
+	r.mu.Unlock()
+	d := defined{inputs: g.Inputs, made: g.Made(), nodes: len(g.Nodes)}
+	defining := make([]*wire.Graph, len(sections)) // beside the lock: it takes long for many moves
 	for i := range sections {
 		p := &sections[i]
-		r.graph++
-		one := section{graph: r.graph, first: p.First, made: p.Made, nodes: len(p.Graph.Nodes), inputs: p.Inputs}
+		one := section{graph: id + uint64(i), first: p.First, made: p.Made, nodes: len(p.Graph.Nodes), inputs: p.Inputs}
 		for _, given := range p.Graph.Given {
 			if object := p.Inputs[given-1]; object > uint64(g.Inputs) {
 				one.crossed = append(one.crossed, object)
 			}
 		}
+		defining[i] = wire.GraphOf(one.graph, p.Graph)
+		if r.kept.on {
+			one.message, _ = proto.Marshal(defining[i]) // sendMessage finds the error
+		}
 		d.sections = append(d.sections, one)
 	}
-	defining := make([]*wire.Graph, len(sections))
-	for i := range sections {
-		defining[i] = wire.GraphOf(d.sections[i].graph, sections[i].Graph)
-		if r.kept.on {
-			payload, _ := proto.Marshal(defining[i]) // sendMessage finds the error
-			d.sections[i].message = payload
-		}
-	}
+	r.mu.Lock()
 	r.graphs[id] = d
 	r.mu.Unlock()
 	for i := range sections {
