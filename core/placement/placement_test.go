@@ -72,9 +72,9 @@ func TestViewsAreSearchedForBesideOtherCalls(t *testing.T) {
 		s := statustest.Value(m.SearchView(2)).OK(t)
 		s.Choose()
 		c.meanwhile(m)
-		m.scratch.found = found{}
+		m.scratch = scratch{}
 		v := statustest.Value(m.TakeView(s, 2)).OK(t)
-		if again := len(m.scratch.found.all) > 0; list(v) != c.want || again != c.again {
+		if again := &m.scratch.free[0] != &s.of[0].free[0]; list(v) != c.want || again != c.again {
 			t.Errorf("%s: the view is of %s, and the Map has searched again: %v; expected %s, %v", c.name, list(v), again,
 				c.want, c.again)
 		}

@@ -424,7 +424,7 @@ func (w Want) Check() error {
 type scratch struct {
 	found   found
 	some    []candidate
-	free    []candidate // for the next ViewSearch; nil while one has it
+	free    []candidate // for found, when a ViewSearch has taken that; nil while one has
 	had     Numbers     // by virtual device
 	chooser chooser
 }

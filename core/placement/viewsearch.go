@@ -64,7 +64,10 @@ func (m *Map) searchView(s *ViewSearch, platform ...string) error {
 	p := platformSearch{all: all, several: found.several, err: status.New(status.ResourceExhausted, "a session of %s was "+
 		"asked for, and of the %s too many are in exclusive slices, or kept for a while for requests that wait; \"pathways "+
 		"queue\" shows whose; pass wait= to wait for them, or ask for fewer devices", status.Count(devices, "device"), there)}
-	p.free, m.scratch.free = found.unreserved(m.scratch.free[:0], m.queue.reserved), nil
+	// In place, since to touch other memory for tens of thousands takes as long as to find them. The search takes it
+	// along.
+	p.free = found.unreserved(found.all[:0], m.queue.reserved)
+	found.all, m.scratch.free = m.scratch.free, nil
 	s.of = append(s.of, p)
 	return nil
 }
