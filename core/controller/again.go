@@ -22,17 +22,16 @@ func (st *State) again(c *compiled) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		s := st.sessions[id]
-		for _, number := range slices.Sorted(maps.Keys(s.programs)) {
-			p := s.programs[number]
-			if p.of != c || slices.Contains(c.asked, p) {
+		for p := range s.allPrograms.each {
+			if p.of != c || p.forgotten || slices.Contains(c.asked, p) {
 				continue
 			}
-			by, at := st.compilerOf(s, p)
+			by, on := st.compilerOf(s, p)
 			if by == nil {
 				continue
 			}
 			c.asked = append(c.asked, p)
-			st.startCompile(c, c.number, waiter{s: s, op: p.op, program: p.id}, by, at)
+			st.startCompile(c, c.number, waiter{s: s, op: p.op, program: p.id}, by, on)
 			return
 		}
 	}
@@ -41,8 +40,9 @@ func (st *State) again(c *compiled) {
 }
 
 // compilerOf returns a worker that can compile a session's program again, and for which devices; nil if there is none.
-func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Place) {
-	c, on := p.of, p.place
+func (st *State) compilerOf(s *session, p *program) (by *worker, on *place) {
+	c := p.of
+	on = p.place
 	if p.portable {
 		here := slices.IndexFunc(s.at, func(w *worker) bool { return w.gone == nil })
 		if here < 0 {
@@ -56,11 +56,10 @@ func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Plac
 	} else if st.alive(p.place) != nil {
 		return nil, nil
 	}
-	by, at = st.workers[on.slot], on.locate()
-	if c.loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(at, c.madeFor, samePlace) {
+	if c.loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(on.locate(), c.madeFor, samePlace) {
 		return nil, nil // it would name other devices
 	}
-	return by, at
+	return st.workers[on.slot], on
 }
 
 // compiledAgain handles the result of compiling a program again.

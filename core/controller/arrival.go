@@ -89,10 +89,14 @@ func (st *State) Survey(ev *Event) (work func()) {
 		return nil
 	}
 	switch m := ev.Message.(type) {
+	case *wire.Compile:
+		return st.surveyCompile(c.s, m, ev.request)
 	case *wire.Graph:
 		if ev.sketch = st.surveyGraph(c.s, m, len(ev.Payload)); ev.sketch != nil {
 			return ev.sketch.draw
 		}
+	case *wire.Put:
+		return st.surveyPut(ev, c.s, m)
 	case *wire.Transfer:
 		return surveyTransfer(ev, c.s, m)
 	case *wire.Trace:

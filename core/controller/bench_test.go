@@ -98,7 +98,7 @@ func (b *bed) say(conn uint64, kind wire.Kind, m proto.Message) []Action {
 
 func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
 	m := statustest.Value(Decode(kind, payload)).OK(b.t)
-	return b.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload})
+	return b.step(Arrived(conn, kind, m, payload))
 }
 
 // program loads for the session a program that adds to an array on all devices, and

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"encoding/binary"
 	"math/bits"
 	"slices"
 )
@@ -67,18 +66,6 @@ func (s set) without(o set) {
 	for i := range min(len(s), len(o)) {
 		s[i] &^= o[i]
 	}
-}
-
-// key returns the set as a map's key, the same for sets with the same numbers.
-func (s set) key() string {
-	for len(s) > 0 && s[len(s)-1] == 0 {
-		s = s[:len(s)-1]
-	}
-	b := make([]byte, 0, 8*len(s))
-	for _, w := range s {
-		b = binary.LittleEndian.AppendUint64(b, w)
-	}
-	return string(b)
 }
 
 func (s *set) union(o set) {

@@ -31,8 +31,11 @@ func (st *State) Check() error {
 		a.session(s)
 		a.use(s)
 	}
-	for _, l := range st.leftovers {
-		a.leftover(l)
+	for _, s := range st.leftovers {
+		a.leftover(s)
+	}
+	for _, c := range st.answering {
+		a.users[c]++
 	}
 	for _, l := range st.losing {
 		a.views[l.w.slot]++
@@ -188,7 +191,7 @@ func (a *audit) session(s *session) {
 	}
 	a.outlasts(s)
 	for program, c := range s.compiling {
-		if a.st.compiled[c.key] != c || c.ready {
+		if !slices.Contains(a.st.answering, c) && (a.st.compiled[c.key] != c || c.ready) {
 			a.say("session %d waits for program %d, which no worker compiles", s.id, program)
 		}
 	}
@@ -209,13 +212,13 @@ func (a *audit) outlasts(s *session) {
 }
 
 // leftover counts what is left of a session that has ended.
-func (a *audit) leftover(l leftover) {
-	a.outlasts(l.s)
-	for _, p := range l.programs {
+func (a *audit) leftover(s *session) {
+	a.outlasts(s)
+	for p := range s.allPrograms.each {
 		a.users[p.of]++
 	}
-	if a.st.sessions[l.s.id] == l.s {
-		a.say("session %d is there, and its programs go", l.s.id)
+	if a.st.sessions[s.id] == s {
+		a.say("session %d is there, and its programs go", s.id)
 	}
 }
 
@@ -388,12 +391,12 @@ func (a *audit) code() {
 	delete(runs, nil)
 	all := map[*program]bool{}
 	for _, s := range a.st.sessions {
-		for p := range s.allPrograms() {
+		for p := range s.allPrograms.each {
 			all[p] = true
 		}
 	}
-	for _, l := range a.st.leftovers {
-		for _, p := range l.programs {
+	for _, s := range a.st.leftovers {
+		for p := range s.allPrograms.each {
 			all[p] = true
 		}
 	}

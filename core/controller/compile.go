@@ -41,6 +41,7 @@ type request struct {
 	options  []byte // equal for equal programs on other devices
 	err      error  // of options
 	handlers []byte // a hash, nil if there are none
+	at       *place // of the program, where it was made beforehand; not the session's yet
 }
 
 // readCompile decodes a client's Compile. It reads nothing of State, so Server calls it without its lock.
@@ -78,7 +79,7 @@ func (st *State) tryCompile(s *session, m *wire.Compile, r *request) error {
 	if err := st.admitProgram(s, m, r); err != nil {
 		return err
 	}
-	p, err := st.placeOfProgram(s, m, r.parsed)
+	p, err := st.placeOfProgram(s, m, r)
 	if err != nil {
 		return err
 	}
@@ -130,12 +131,16 @@ func (st *State) admitProgram(s *session, m *wire.Compile, r *request) error {
 }
 
 // placeOfProgram returns the devices that a program is compiled for, all of one island and alive.
-func (st *State) placeOfProgram(s *session, m *wire.Compile, o compileoptions.Options) (*place, error) {
-	rows, err := st.rows(s, m, o)
+func (st *State) placeOfProgram(s *session, m *wire.Compile, r *request) (*place, error) {
+	rows, err := st.rows(s, m, r.parsed)
 	if err != nil {
 		return nil, err
 	}
-	p, err := st.place(s, rows)
+	made := r.at
+	if made != nil && made.in != s.binding {
+		made = nil
+	}
+	p, err := st.placeMade(s, rows, made)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +149,29 @@ func (st *State) placeOfProgram(s *session, m *wire.Compile, o compileoptions.Op
 			"the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
 	}
 	return p, st.alive(p)
+}
+
+// placeBeforehand is from how many devices on a program's place is made before Step: of fewer it takes some
+// microseconds.
+const placeBeforehand = 64
+
+// surveyCompile returns work on a program's devices that needs nothing which changes, where they are many and the
+// session has no place of them.
+func (st *State) surveyCompile(s *session, m *wire.Compile, r *request) func() {
+	if r == nil || r.textErr != nil || r.err != nil {
+		return nil
+	}
+	rows, err := st.rows(s, m, r.parsed)
+	if err != nil || len(rows) < placeBeforehand || s.places[string(appendRows(nil, rows))] != nil {
+		return nil
+	}
+	b := s.binding
+	return func() {
+		if p, err := b.newPlace(s, rows); err == nil { // otherwise Step says why
+			p.describe()
+			r.at = p
+		}
+	}
 }
 
 // textOf returns the size and hash of a program's text. If the message has the text, Server has computed both without
@@ -207,19 +235,7 @@ func (st *State) key(m *wire.Compile, r *request, p *place) string {
 	put(h, []byte(first.platform))
 	put(h, []byte(first.offer.Platform.GetVersion()))
 	if !r.parsed.Portable { // which rows are together, and where in their worker
-		order := map[int]int{} // of workers, by slot
-		where := make([]byte, 0, 8*len(p.rows))
-		for _, d := range p.rows {
-			slot := p.in.slot(d)
-			at, found := order[slot]
-			if !found {
-				at = len(order)
-				order[slot] = at
-			}
-			where = binary.LittleEndian.AppendUint32(where, uint32(at))
-			where = binary.LittleEndian.AppendUint32(where, uint32(p.in.view.Device(int(d)).Local))
-		}
-		put(h, where)
+		put(h, p.together())
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

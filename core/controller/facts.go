@@ -405,8 +405,7 @@ func (st *State) restorePrograms(k *Kept) {
 			continue // its session will miss it
 		}
 		c.users++
-		s.programs[p.Program] = st.newProgram(c, waiter{s: s, op: p.Op, program: p.Program, place: place,
-			portable: p.Portable})
+		st.newProgram(c, waiter{s: s, op: p.Op, program: p.Program, place: place, portable: p.Portable})
 	}
 	for _, key := range slices.Sorted(maps.Keys(k.Compiled)) {
 		if st.compiled[key] == nil {

@@ -37,11 +37,43 @@ func (st *State) remove(s *session, id uint64) (was object, found bool) {
 	st.retire(s, o)
 	s.apart(id, o)
 	was = *o
-	delete(s.objects, id)
+	for _, l := range st.losing {
+		if l.array == o {
+			l.array = o.behind
+		}
+	}
+	s.unlist(o)
 	delete(s.lost, id)
 	*o = object{}
 	st.freeObj = append(st.freeObj, o)
 	return was, true
+}
+
+// add gives a session an array of a new number.
+func (s *session) add(id uint64, o *object) {
+	s.objects[id] = o
+	o.id = id
+	if o.before = s.made.last; o.before != nil {
+		o.before.behind = o
+	} else {
+		s.made.first = o
+	}
+	s.made.last = o
+}
+
+// unlist is the end of add.
+func (s *session) unlist(o *object) {
+	delete(s.objects, o.id)
+	if o.before != nil {
+		o.before.behind = o.behind
+	} else {
+		s.made.first = o.behind
+	}
+	if o.behind != nil {
+		o.behind.before = o.before
+	} else {
+		s.made.last = o.before
+	}
 }
 
 // maxFreed is how many objects are in one Free: a number takes up to ten bytes, and a frame is six times as long.

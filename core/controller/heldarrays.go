@@ -76,7 +76,7 @@ func (r *rebuilding) makeArrays() {
 				o.counted = a.bytes
 				o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
 			}
-			s.objects[number] = o
+			s.add(number, o)
 			s.loses(number, s.forgottenShard(number)) // one that is not among these
 		}
 	}

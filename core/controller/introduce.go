@@ -1,13 +1,15 @@
 package controller
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Workers are told of each other once, before the first message that makes them exchange bytes, and when a worker that
-// they know is lost. In the same way a worker is told of a session, and so of its client: see tell.
+// Workers are told of each other before the first message that makes them exchange bytes, and when a worker that they
+// know is lost. They are told once, or again in a message with at least as many others. In the same way a worker is
+// told of a session, and so of its client: see tell.
 //
 // These are introduced: the workers of a program with collectives, when it is loaded; those of a program of an epoch,
 // which names their devices, when it is compiled or loaded; the two ends of a move, when it is dispatched, or its graph
@@ -20,76 +22,140 @@ import (
 // introductions says which workers have to know which others. There is one at a time.
 type introductions struct {
 	st      *State
-	sets    []set // by slot of the one that is to know; slots. Empty between introductions
-	touched []int // slots that have a set
+	fresh   [][]int // by slot of the one that is to know: slots, also its own. Empty between introductions
+	touched []int   // slots that have some
 }
 
 func (st *State) introductions() *introductions {
 	in := &st.intros
 	in.st = st
-	for len(in.sets) < len(st.workers) {
-		in.sets = append(in.sets, nil)
+	for len(in.fresh) < len(st.workers) {
+		in.fresh = append(in.fresh, nil)
 	}
 	return in
 }
 
-// of returns the set of a worker, to be added to.
-func (in *introductions) of(slot int) *set {
-	if len(in.sets[slot]) == 0 {
-		in.touched = append(in.touched, slot)
-	}
-	return &in.sets[slot]
-}
-
 // pair has two workers know each other.
 func (in *introductions) pair(a, b int) {
-	if a != b && !in.st.workers[a].knows.has(b) {
-		for _, slot := range []int{a, b} {
-			s := in.of(slot)
-			s.add(a)
-			s.add(b)
+	if a == b || in.st.workers[a].knows.has(b) {
+		return
+	}
+	for _, slot := range [2]int{a, b} {
+		if len(in.fresh[slot]) == 0 {
+			in.touched = append(in.touched, slot)
+			in.fresh[slot] = append(in.fresh[slot], slot)
 		}
+		in.fresh[slot] = append(in.fresh[slot], a+b-slot)
 	}
 }
 
-// tell sends what workers do not know yet. Workers that lack the same, as all workers of a program mostly do, are sent
-// one message, which contains themselves, too.
+// tell sends what workers do not know yet.
 func (in *introductions) tell() {
 	st := in.st
-	type lesson struct {
-		come [][]byte
-		to   []uint64
-	}
-	var lessons []*lesson
-	by := map[string]*lesson{}
+	var all lessons
 	slices.Sort(in.touched)
 	for _, slot := range in.touched {
-		w, known := st.workers[slot], in.sets[slot]
-		in.sets[slot] = known[:0]
+		w, fresh := st.workers[slot], in.fresh[slot]
+		in.fresh[slot] = fresh[:0]
 		if w == nil || w.gone != nil {
 			continue
 		}
-		known.without(w.knows)
-		known.each(func(other int) {
-			if o := st.workers[other]; o == nil || o.gone != nil {
-				known.remove(other)
-			}
+		slices.Sort(fresh)
+		fresh = slices.DeleteFunc(slices.Compact(fresh), func(other int) bool {
+			o := st.workers[other]
+			return o == nil || o.gone != nil || w.knows.has(other)
 		})
-		key := known.key()
-		l := by[key]
-		if l == nil {
-			l = new(lesson)
-			known.each(func(other int) {
-				l.come = append(l.come, st.workers[other].introduction())
-			})
-			by[key] = l
-			lessons = append(lessons, l)
-		}
+		l := all.of(st, fresh)
 		l.to = append(l.to, w.to[0])
-		w.knows.union(known)
+		w.knows.add(fresh)
 	}
 	in.touched = in.touched[:0]
-	for _, l := range lessons {
+	st.sendLessons(all)
+}
+
+// knowledge is which workers one knows, by slot. Most of them know the same, which they share.
+type knowledge struct {
+	shared *set  // nil: none
+	own    []int // others, few, ascending
+}
+
+func (k *knowledge) has(slot int) bool {
+	if k.shared != nil && k.shared.has(slot) {
+		return true
+	}
+	_, found := slices.BinarySearch(k.own, slot)
+	return found
+}
+
+// maxOwn bounds knowledge.own: more are a set of one's own.
+const maxOwn = 64
+
+// add adds slots that were not there.
+func (k *knowledge) add(slots []int) {
+	k.own = append(k.own, slots...)
+	if slices.Sort(k.own); len(k.own) > maxOwn {
+		all := k.all()
+		k.shared, k.own = &all, nil
+	}
+}
+
+// remove removes a slot whose worker has gone, also for those that share it.
+func (k *knowledge) remove(slot int) {
+	if k.shared != nil {
+		k.shared.remove(slot)
+	}
+	if i, found := slices.BinarySearch(k.own, slot); found {
+		k.own = slices.Delete(k.own, i, i+1)
+	}
+}
+
+// all returns the slots, which the caller may change.
+func (k *knowledge) all() (all set) {
+	if k.shared != nil {
+		all.union(*k.shared)
+	}
+	for _, slot := range k.own {
+		all.add(slot)
+	}
+	return all
+}
+
+// lesson is what some workers learn. Those that have the same to learn, as all workers of a program mostly have, are
+// sent one message, in which is also what they are themselves.
+type lesson struct {
+	come [][]byte
+	to   []uint64
+}
+
+type lessons struct {
+	all []*lesson
+	by  map[string]*lesson
+}
+
+// of returns the lesson on workers of these slots, which ascend.
+func (ls *lessons) of(st *State, fresh []int) *lesson {
+	key := make([]byte, 0, 4*len(fresh))
+	for _, slot := range fresh {
+		key = binary.LittleEndian.AppendUint32(key, uint32(slot))
+	}
+	l := ls.by[string(key)]
+	if l == nil {
+		l = &lesson{come: make([][]byte, 0, len(fresh))}
+		for _, other := range fresh {
+			l.come = append(l.come, st.workers[other].introduction())
+		}
+		if ls.by == nil {
+			ls.by = map[string]*lesson{}
+		}
+		ls.by[string(key)] = l
+		ls.all = append(ls.all, l)
+	}
+	return l
+}
+
+// sendLessons sends workers what they learn.
+func (st *State) sendLessons(ls lessons) {
+	for _, l := range ls.all {
 		for left := l.come; len(left) > 0; {
 			n, size := 0, 0
 			for n < len(left) && (n == 0 || size+len(left[n]) <= lessonSize) {
@@ -127,15 +193,58 @@ func (w *worker) introduction() []byte {
 	return w.intro
 }
 
-// introduce introduces some workers to each other.
+// introduce has all of some workers know each other. All gangs wait meanwhile, and of ten thousand workers each learns
+// of ten thousand: so it looks once at what many of them know, and mostly all are told all, in one message.
 func (st *State) introduce(workers set) {
-	in := st.introductions()
+	here := slices.Clone(workers)
 	workers.each(func(slot int) {
-		if !st.workers[slot].knows.covers(workers) {
-			in.of(slot).copyOf(workers)
+		if st.workers[slot].gone != nil {
+			here.remove(slot)
 		}
 	})
-	in.tell()
+	var all lessons
+	var whole *lesson
+	few := here.count() / 2
+	type look struct {
+		covers bool // what workers share covers all of them
+		others bool // it has others
+		count  int
+	}
+	looks := map[*set]look{}
+	here.each(func(slot int) {
+		w := st.workers[slot]
+		known, found := looks[w.knows.shared]
+		if !found {
+			var shared set
+			if w.knows.shared != nil {
+				shared = *w.knows.shared
+			}
+			known = look{shared.covers(here), !here.covers(shared), shared.count()}
+			looks[w.knows.shared] = known
+		}
+		if known.covers {
+			return
+		}
+		isOther := func(slot int) bool { return !here.has(slot) }
+		if known.count+len(w.knows.own) <= few && !known.others && !slices.ContainsFunc(w.knows.own, isOther) {
+			// What it knows is told again, so that it is one message for all.
+			if whole == nil {
+				whole = all.of(st, here.all())
+			}
+			whole.to = append(whole.to, w.to[0])
+			w.knows = knowledge{shared: &here}
+			return
+		}
+		before := w.knows.all()
+		fresh := slices.Clone(here)
+		fresh.without(before)
+		if slots := fresh.all(); len(slots) > 0 {
+			l := all.of(st, slots)
+			l.to = append(l.to, w.to[0])
+			w.knows.add(slots)
+		}
+	})
+	st.sendLessons(all)
 }
 
 // introducePairs introduces the two workers of each pair of slots to each other.

@@ -71,4 +71,15 @@ func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
 	want("one on more workers", b.install(2, 6, true), "[1 2] +3", "[3] +1 +2 +3")
 	b = newBed(t, Config{}, 3, 2)
 	want("a program whose devices do not wait for each other", b.install(1, 6, false))
+
+	// Those that know few of them are told of these again, so that it is still one message.
+	b = newBed(t, Config{}, 6, 1)
+	b.puts([]uint32{0, 1})
+	want("a transfer", transfer(2, 0, 1), "[1 2] +1 +2")
+	want("a collective program on all", b.install(1, 6, true), "[1 2 3 4 5 6] +1 +2 +3 +4 +5 +6")
+	want("the next", b.install(2, 6, true))
+	want("the loss of one of them", lose(3), "[1 2 4 5 6 7] -3")
+	b.puts([]uint32{3, 4})
+	want("a transfer between others", transfer(4, 3, 4))
+	statustest.Check(t, b.st.Check())
 }

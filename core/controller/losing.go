@@ -22,7 +22,7 @@ type losing struct {
 	next     loss              // of that one
 	tickets  []uint64          // of its runs that wait for their places
 	gangs    []uint64          // of it, or, if no sessions are left, of those that have ended
-	arrays   []uint64          // of it
+	array    *object           // of it, the next to be looked at; nil: none is left
 	left     map[*place]*place // its places without the worker's devices; nil if there are no others
 	why      error             // why its arrays are lost
 }
@@ -93,11 +93,11 @@ func (st *State) loseNext(l *losing, s *session) (weight int64) {
 		l.tickets, l.gangs, l.next = placingOn(s, l.w), underWayOn(s, l.w), lostArrays
 		return weightOfArray * int64(s.line.length+s.out)
 	case l.next == lostArrays:
-		l.arrays, l.next = arraysOn(s, l.w), lostPrograms
-		return weightOfArray * int64(len(s.objects))
-	case len(l.arrays) > 0:
-		st.loseArray(l, s)
-		return weightOfLoss
+		l.array, l.next = s.made.first, lostPrograms
+	case l.array != nil:
+		if st.loseArray(l, s) {
+			return weightOfLoss
+		}
 	default:
 		st.losePrograms(s, l.w)
 		l.nextSession()
@@ -106,7 +106,7 @@ func (st *State) loseNext(l *losing, s *session) (weight int64) {
 }
 
 func (l *losing) nextSession() {
-	l.sessions, l.next, l.arrays, l.left = l.sessions[1:], lostGangs, nil, nil
+	l.sessions, l.next, l.array, l.left = l.sessions[1:], lostGangs, nil, nil
 }
 
 // failPlacing fails a run that waits for its place, before the places of runs on the worker become free.

@@ -44,3 +44,40 @@ func TestGangsOfALostWorkerFailSomeAtATime(t *testing.T) {
 		t.Errorf("what reads an array that was there ends with %v", last)
 	}
 }
+
+// A session's arrays lose their shards on a lost worker some at a time. Those that are freed meanwhile are passed over.
+func TestArraysOfALostWorkerAreLostSomeAtATime(t *testing.T) {
+	const arrays = 2000
+	b := newBed(t, Config{}, 2, 1)
+	s := b.st.sessions[1]
+	b.putsOn(b.client, arrays, true)
+	b.st.Weigh(10 * weightOfLoss)
+	step := func(ev Event) {
+		t.Helper()
+		ev.Now = b.now
+		b.actions = b.st.Step(&ev, b.actions[:0])
+		statustest.Check(t, b.st.Check())
+	}
+	lost := func() (n int) {
+		for _, o := range s.objects {
+			if o.absent {
+				n++
+			}
+		}
+		return n
+	}
+	step(Event{Kind: Lost, Conn: b.workers[0], Err: errLeft})
+	if n := lost(); n > 20 {
+		t.Errorf("%d arrays were lost in one step", n)
+	}
+	next := b.st.losing[0].array.id
+	step(Event{Kind: Message, Conn: b.client, Wire: wire.KindFree, Message: &wire.Free{Objects: []uint64{next, next + 1}}})
+	for b.st.More() {
+		before := lost()
+		step(Event{Kind: Continue})
+		if n := lost() - before; n > 20 {
+			t.Fatalf("%d arrays were lost in one step", n)
+		}
+	}
+	statustest.Equal(t, lost(), arrays-2, "arrays are lost")
+}

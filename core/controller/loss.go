@@ -114,21 +114,10 @@ func lossFirst(dead error, read func() error) error {
 	return dead
 }
 
-// arraysOn returns the arrays of which a session has shards on a worker, in their order.
-func arraysOn(s *session, w *worker) (ids []uint64) {
-	for id, o := range s.objects {
-		if o.isOn(w) {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	return ids
-}
-
 // loseWorker removes all that a session has on a worker that has gone, except operations under way.
 func (st *State) loseWorker(s *session, w *worker) {
-	l := &losing{w: w, why: st.errShards(w), arrays: arraysOn(s, w)}
-	for len(l.arrays) > 0 {
+	l := &losing{w: w, why: st.errShards(w), array: s.made.first}
+	for l.array != nil {
 		st.loseArray(l, s)
 	}
 	st.losePrograms(s, w)
@@ -136,21 +125,20 @@ func (st *State) loseWorker(s *session, w *worker) {
 
 // losePrograms records that a session's programs are no longer loaded on a worker that has gone.
 func (st *State) losePrograms(s *session, w *worker) {
-	for p := range s.allPrograms() {
+	for p := range s.allPrograms.each {
 		st.unloaded(p, w.slot)
 	}
 }
 
-func (o *object) isOn(w *worker) bool { return o != nil && !o.absent && o.place.workers.has(w.slot) }
+func (o *object) isOn(w *worker) bool { return !o.absent && o.place.workers.has(w.slot) }
 
-// loseArray removes the shards on a worker that has gone from the session's next array, unless that was freed
-// meanwhile.
-func (st *State) loseArray(l *losing, s *session) {
-	id := l.arrays[0]
-	l.arrays = l.arrays[1:]
-	o := s.objects[id]
+// loseArray removes the shards on a worker that has gone from the session's next array, and reports whether there were
+// any.
+func (st *State) loseArray(l *losing, s *session) bool {
+	o := l.array
+	l.array = o.behind
 	if !o.isOn(l.w) {
-		return
+		return false
 	}
 	at, known := l.left[o.place]
 	if !known {
@@ -160,7 +148,8 @@ func (st *State) loseArray(l *losing, s *session) {
 		at = st.leftOf(s, o.place)
 		l.left[o.place] = at
 	}
-	st.loseShards(s, id, o, at, l.why)
+	st.loseShards(s, o.id, o, at, l.why)
+	return true
 }
 
 // leftOf returns the place of those devices of a place whose workers are still there, nil if there are none.
@@ -222,24 +211,6 @@ func (st *State) recharge(s *session, o *object, at *place) {
 		}
 	}
 	o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
-}
-
-// allPrograms calls each for the session's programs, those included that only graphs keep. One may come twice.
-func (s *session) allPrograms() func(each func(*program) bool) {
-	return func(each func(*program) bool) {
-		for _, p := range s.programs {
-			if !each(p) {
-				return
-			}
-		}
-		for _, g := range s.graphs {
-			for _, p := range g.programs {
-				if !each(p) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // unloaded records that a program is no longer loaded on the worker of a slot.

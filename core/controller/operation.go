@@ -274,7 +274,7 @@ func (st *State) create(s *session, first uint64, bytes, counted []int64, at *pl
 			o = new(object)
 		}
 		*o = object{place: at, bytes: n, counted: counted[i], err: err, absent: err != nil}
-		s.objects[first+uint64(i)] = o
+		s.add(first+uint64(i), o)
 	}
 	return nil
 }

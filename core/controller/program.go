@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,6 +74,46 @@ type program struct {
 	// Graphs that run it keep it when it is forgotten.
 	graphs    int
 	forgotten bool
+	// In the list of its session's.
+	before, behind *program
+}
+
+// programList is a session's programs in the order in which it got them, those included that only graphs keep. So the
+// first of thousands is at hand when the session ends.
+type programList struct{ first, last *program }
+
+func (l *programList) add(p *program) {
+	if p.before = l.last; p.before != nil {
+		p.before.behind = p
+	} else {
+		l.first = p
+	}
+	l.last = p
+}
+
+func (l *programList) remove(p *program) {
+	if p.before != nil {
+		p.before.behind = p.behind
+	} else {
+		l.first = p.behind
+	}
+	if p.behind != nil {
+		p.behind.before = p.before
+	} else {
+		l.last = p.before
+	}
+	p.before, p.behind = nil, nil
+}
+
+// each yields the programs. No other than the one yielded may go meanwhile.
+func (l *programList) each(yield func(*program) bool) {
+	for p := l.first; p != nil; {
+		next := p.behind
+		if !yield(p) {
+			return
+		}
+		p = next
+	}
 }
 
 // How far back the average of a program's device time reaches, roughly: twice the time for which a device is given work
@@ -110,7 +152,7 @@ func (st *State) begin(c *compiled) {
 				c.waiting[i].told = false
 			}
 			st.compile++
-			st.startCompile(c, st.compile, w, st.workers[w.place.slot], c.madeFor)
+			st.startCompile(c, st.compile, w, st.workers[w.place.slot], w.place)
 			return
 		}
 		c.waiting = c.waiting[1:]
@@ -120,18 +162,18 @@ func (st *State) begin(c *compiled) {
 }
 
 // startCompile tells a worker to compile a program, with the text of a waiter's client.
-func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at []*wire.Place) {
+func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at *place) {
 	c.by, c.op, c.begun, c.unwanted = by, op, st.now, false
 	st.compiles[op] = c
-	m := &wire.Compile{Op: op, Format: c.format, Code: c.code, Options: c.options, Places: at, Handlers: c.handlers,
+	m := &wire.Compile{Op: op, Format: c.format, Code: c.code, Options: c.options, Handlers: c.handlers,
 		Inline: wire.ContentSize, Key: c.key}
 	if by.process.Epoch != 0 { // its devices' names
-		st.introduceTo(by, at)
+		st.introduceTo(by, at.locate())
 	}
 	if len(c.code) == 0 && c.text.Size > 0 {
 		m.Text = st.sendText(c, w)
 	}
-	st.send(by.to[:], wire.KindCompile, m)
+	st.sendWith(by.to[:], wire.KindCompile, m, at.places())
 }
 
 // slowCompile is how long a compilation may take before the clients that wait for it are told.
@@ -183,16 +225,58 @@ func (p *place) locate() []*wire.Place {
 	return p.devicesAt
 }
 
-// spans returns the devices of a place, row by row.
-func (p *place) spans() (all []*wire.Span) {
-	for _, at := range p.locate() {
-		if n := len(all) - 1; n >= 0 && all[n].Worker == at.Worker && all[n].Local+all[n].Count == at.Local {
-			all[n].Count++
-		} else {
-			all = append(all, &wire.Span{Worker: at.Worker, Local: at.Local, Count: 1})
-		}
+// places returns the devices of a place, row by row, as Compile.places. They do not change.
+func (p *place) places() []byte {
+	if p.placesAt == nil {
+		p.placesAt = encoded(&wire.Compile{Places: p.locate()})
 	}
-	return all
+	return p.placesAt
+}
+
+// spans returns the devices of a place, row by row, as Load.places. They do not change.
+func (p *place) spans() []byte {
+	if p.spansAt == nil {
+		m := new(wire.Load)
+		for _, at := range p.locate() {
+			if n := len(m.Places) - 1; n >= 0 && m.Places[n].Worker == at.Worker &&
+				m.Places[n].Local+m.Places[n].Count == at.Local {
+				m.Places[n].Count++
+			} else {
+				m.Places = append(m.Places, &wire.Span{Worker: at.Worker, Local: at.Local, Count: 1})
+			}
+		}
+		p.spansAt = encoded(m)
+	}
+	return p.spansAt
+}
+
+// together returns a hash of which rows of a place are together, and where in their worker.
+func (p *place) together() []byte {
+	if p.order == nil {
+		order := map[int]int{} // of workers, by slot
+		where := make([]byte, 0, 8*len(p.rows))
+		for _, d := range p.rows {
+			slot := p.in.slot(d)
+			at, found := order[slot]
+			if !found {
+				at = len(order)
+				order[slot] = at
+			}
+			where = binary.LittleEndian.AppendUint32(where, uint32(at))
+			where = binary.LittleEndian.AppendUint32(where, uint32(p.in.view.Device(int(d)).Local))
+		}
+		h := sha256.Sum256(where)
+		p.order = h[:]
+	}
+	return p.order
+}
+
+// describe finds what locate, places, spans and together return: all that grows with a program's devices. It reads only
+// what does not change, so it may run beside Step.
+func (p *place) describe() {
+	p.places()
+	p.spans()
+	p.together()
 }
 
 func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local == b.Local }
@@ -272,19 +356,39 @@ func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	return nil
 }
 
-// share answers the sessions that wait for a program.
+// share begins to answer the sessions that wait for a program.
 func (st *State) share(c *compiled) {
 	c.ready = true
-	waiting := c.waiting
-	c.waiting = nil
 	c.users++          // until all have it
 	st.keepCompiled(c) // before their clients hear of it
-	for _, w := range waiting {
+	st.enlist(c)
+	st.answering = append(st.answering, c)
+	if st.weight == 0 {
+		st.answerWaiting()
+	}
+}
+
+// What it takes to give a session a program, in nanoseconds: measured by BenchmarkSteps.
+const (
+	weightOfInstall = 5000
+	weightOfLoad    = 60 // for each worker
+)
+
+// answerWaiting gives sessions the programs that they have waited for, for about the time that Weigh says.
+func (st *State) answerWaiting() {
+	for spent := int64(0); len(st.answering) > 0 && (st.weight == 0 || spent < st.weight); {
+		c := st.answering[0]
+		if len(c.waiting) == 0 {
+			st.answering = slices.Delete(st.answering, 0, 1)
+			st.let(c)
+			continue
+		}
+		w := c.waiting[0]
+		c.waiting = c.waiting[1:]
 		delete(w.s.compiling, w.program)
 		st.install(c, w)
+		spent += weightOfInstall + weightOfLoad*int64(len(w.place.conns))
 	}
-	st.enlist(c)
-	st.let(c)
 }
 
 // enlist adds a program to those that were compiled.
@@ -320,7 +424,6 @@ func (st *State) install(c *compiled, w waiter) {
 			st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
 		}
 		p := st.newProgram(c, w)
-		w.s.programs[w.program] = p
 		st.keepProgram(w.s, p)
 		st.load(w.s, p, p.place)
 		answer.Info = p.describe()
@@ -337,7 +440,7 @@ func (p *program) describe() *wire.ProgramInfo {
 		Collective: i.Collective}
 }
 
-// newProgram makes a session's program.
+// newProgram makes a program one of a session's.
 func (st *State) newProgram(c *compiled, w waiter) *program {
 	p := &program{id: w.program, op: w.op, after: w.s.last, of: c, place: w.place, portable: w.portable}
 	for i, bytes := range c.outputs {
@@ -346,6 +449,8 @@ func (st *State) newProgram(c *compiled, w waiter) *program {
 		}
 		p.counted, p.takes = append(p.counted, bytes), p.takes+bytes
 	}
+	w.s.programs[w.program] = p
+	w.s.allPrograms.add(p)
 	return p
 }
 
@@ -375,8 +480,9 @@ func (st *State) load(s *session, p *program, at *place) {
 	loadable := p.of.loadable
 	m := &wire.Load{Session: s.id, Program: p.id, Outputs: p.of.info.Outputs, Name: p.of.info.Name,
 		Donated: p.of.info.Donated}
+	var places []byte
 	if exchanges && at.workers.count() > 1 {
-		m.Places = at.spans()
+		places = at.spans()
 	} else {
 		m.Devices = wire.DevicesOf(at.rows)
 	}
@@ -388,7 +494,7 @@ func (st *State) load(s *session, p *program, at *place) {
 			Other: true}
 	}
 	m.Loadable = loadable
-	st.send(to, wire.KindLoad, m)
+	st.sendWith(to, wire.KindLoad, m, places)
 }
 
 // loadedBy records that a worker has loaded a program.

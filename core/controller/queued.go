@@ -17,10 +17,11 @@ type queued struct {
 	number  uint64 // rises in the queue, from 1
 	message proto.Message
 	payload []byte
-	kept    bool  // payload does not change
-	cut     *cut  // of a transfer, or nil
-	err     error // why the client has cancelled it
-	share   share // what it was counted to take, see names
+	kept    bool   // payload does not change
+	cut     *cut   // of a transfer, or nil
+	at      *place // of a put, or nil, where it was made beforehand
+	err     error  // why the client has cancelled it
+	share   share  // what it was counted to take, see names
 	// Of a play:
 	nodes     int
 	cancelled cancelled
@@ -47,7 +48,7 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	n := max(1, nodes) // a play may go beyond the credit
 	s.last = op + uint64(n) - 1
 	s.underWay += n
-	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message, kept: ev.kept, cut: ev.cut}
+	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message, kept: ev.kept, cut: ev.cut, at: ev.at}
 	most := wire.MaxMessage
 	if ev.Wire == wire.KindRun {
 		most = maxRun

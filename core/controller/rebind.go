@@ -318,12 +318,10 @@ func (st *State) replacePrograms(s *session, changed set) {
 	}
 	var to set
 	forget := &wire.Forget{Session: s.id}
-	seen := map[*program]bool{}
-	for p := range s.allPrograms() {
-		if seen[p] || !p.place.has.meets(changed) {
+	for p := range s.allPrograms.each {
+		if !p.place.has.meets(changed) {
 			continue
 		}
-		seen[p] = true
 		p.place = st.replace(s, p.place, changed)
 		if len(p.place.rows) == 1 {
 			continue // what other workers have loaded of it stays right

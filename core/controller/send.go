@@ -37,17 +37,22 @@ func (st *State) flush() {
 
 // send encodes a message for some connections.
 func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
+	st.sendWith(to, kind, m, nil)
+}
+
+// sendWith is send of a message with more fields, which were encoded before and do not change.
+func (st *State) sendWith(to []uint64, kind wire.Kind, m proto.Message, fields []byte) {
 	if len(to) == 0 {
 		return
 	}
-	size := proto.Size(m)
+	size := proto.Size(m) + len(fields)
 	if size >= lateSize {
-		st.deliverLate(to, kind, LateMessage(m, size))
+		st.deliverLate(to, kind, &Late{Size: size, Encode: func() []byte { return append(wire.Encode(nil, m), fields...) }})
 		return
 	}
 	st.room(size)
 	from := len(st.buffer)
-	st.buffer = wire.EncodeSized(st.buffer, m)
+	st.buffer = append(wire.EncodeSized(st.buffer, m), fields...)
 	st.deliver(to, kind, st.buffer[from:])
 }
 

@@ -44,12 +44,14 @@ type session struct {
 	single    []*place // by virtual device; see alone
 
 	// What it has there.
-	objects   map[uint64]*object
-	lost      map[uint64]error // by object: why some of its shards are lost; those left are on the object's place
-	programs  map[uint64]*program
-	compiling map[uint64]*compiled // by program
-	graphs    map[uint64]*graph
-	nodes     int // of graphs
+	objects     map[uint64]*object
+	made        objectList       // of these
+	lost        map[uint64]error // by object: why some of its shards are lost; those left are on the object's place
+	programs    map[uint64]*program
+	allPrograms programList          // these, and those that only graphs keep
+	compiling   map[uint64]*compiled // by program
+	graphs      map[uint64]*graph
+	nodes       int // of graphs
 
 	// For a controller that starts again.
 	restored  bool            // it began before the controller started again
@@ -110,6 +112,9 @@ type object struct {
 	freed   set          // virtual devices whose shards were released before the others
 	of      *assembly    // nil unless it was assembled
 	in      []membership // objects that were assembled of it
+	// In the list of its session's.
+	id             uint64
+	before, behind *object
 }
 
 // place is a list of virtual devices, with what a gang on them needs. A session has one place for each such list.
@@ -129,12 +134,21 @@ type place struct {
 	slot    int              // of the first device's worker
 	workers set              // slots
 	conns   []uint64
-	// The devices as messages name them; nil until needed, see locate.
+	// The devices as messages name them, and the hash by which a program's key names them; nil until needed, see
+	// describe.
 	devicesAt []*wire.Place
-	err       error  // a worker has gone, or a device is in an exclusive slice of another session
-	past      error  // something else is behind its devices now
-	checked   uint64 // State.reach when err was looked for
+	placesAt  []byte // Compile.places
+	spansAt   []byte // Load.places
+	order     []byte
+	ownAt     []ownDevices // see own
+	err       error        // a worker has gone, or a device is in an exclusive slice of another session
+	past      error        // something else is behind its devices now
+	checked   uint64       // State.reach when err was looked for
 }
+
+// objectList is a session's objects in the order in which they were made. So a worker's loss can look at some of a
+// million at a time.
+type objectList struct{ first, last *object }
 
 const maxPlaces = 1 << 14
 
@@ -298,7 +312,7 @@ func (st *State) drop(s *session, why error) {
 		st.leave(s.compiling[program], func(w waiter) bool { return w.s == s && w.program == program })
 	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
-	st.leaveOver(s)
+	st.leftovers = append(st.leftovers, s)
 	if !s.isThrough() { // computations that still run have its memory
 		st.ledger.Leave(ledger.Owner(s.id))
 	} else {
@@ -372,7 +386,11 @@ func (st *State) tellDevices(s *session, workers set) {
 	if len(rows) == 0 {
 		return
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.w.slot, b.w.slot) })
+	bySlot := func(a, b row) int { return cmp.Compare(a.w.slot, b.w.slot) }
+	if !slices.IsSortedFunc(rows, bySlot) { // it mostly is
+		slices.SortStableFunc(rows, bySlot)
+	}
+	st.out = slices.Grow(st.out, len(rows))
 	head := wire.Encode(nil, &wire.Session{Session: s.id, Client: s.process, Settles: st.config.Keeps})
 	st.room(len(rows) * (len(head) + wire.MaxOwnDevices))
 	for i := 0; i < len(rows); {

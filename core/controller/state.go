@@ -137,6 +137,7 @@ type Event struct {
 	report  *Late                 // of an Ask's: the answer; nil: Step makes it
 	request *request              // of a Compile's: what was read of it; nil: Step does it
 	cut     *cut                  // of a Transfer's: what it was taken apart to; nil: Step does it
+	at      *place                // of a Put's: its devices, not the session's yet; nil: Step makes it
 	trace   *wholeTrace           // of the last part of a Trace: the whole; nil: Step puts it together
 	search  *placement.ViewSearch // of a Join of a client that wants so many devices; nil: Step does it
 }
@@ -210,7 +211,7 @@ type State struct {
 	offering  []uint32               // sessions that have yet to be made offers
 	sessions  map[uint32]*session
 	session   uint32     // number given last
-	leftovers []leftover // of sessions that have ended, the first one first
+	leftovers []*session // that have ended, and still have programs, the first one first
 	losing    []*losing  // workers that have gone, the first one first
 	waiting   []waiting  // for devices, those that asked last at the end
 
@@ -221,6 +222,7 @@ type State struct {
 
 	compiled  map[string]*compiled // by key
 	compiles  map[uint64]*compiled // by the operation under way
+	answering []*compiled          // that are ready, and that sessions still wait for
 	compile   uint64               // operation given last
 	artifacts map[uint64]*compiled // those whose bytes are with workers, by number
 	moved     uint64               // number of a transfer given last
@@ -351,6 +353,7 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	}
 	st.failLost()
 	st.letLeftovers()
+	st.answerWaiting()
 	// Offers and searches take time in proportion to the cluster, and so may the event. So they are done in another Step.
 	alone := st.weight == 0 || ev.Kind == Continue
 	if alone {
@@ -398,8 +401,10 @@ func (st *State) More() bool {
 	return len(st.ready) > 0 || len(st.offering) > 0 || st.isEnding() || st.looks() || st.serves()
 }
 
-// isEnding reports whether the end of a session, or the loss of a worker, is still being handled.
-func (st *State) isEnding() bool { return len(st.leftovers) > 0 || len(st.losing) > 0 }
+// isEnding reports whether the end of a session, of a compilation, or of a worker is still being handled.
+func (st *State) isEnding() bool {
+	return len(st.leftovers) > 0 || len(st.losing) > 0 || len(st.answering) > 0
+}
 
 // StepWeight is the argument for Weigh, in nanoseconds: a third of the time that others may have to wait.
 const StepWeight = 300e3

@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // stepCase is a kind of event, measured by BenchmarkSteps: how often it is repeated, on how large a cluster, and with
@@ -299,6 +300,73 @@ var stepCases = []stepCase{
 			b.say(s.conn, wire.KindRebind, &wire.Rebind{Epoch: s.offered.view.Epoch()})
 		}
 		b.step(Event{Kind: Flush})
+	}},
+	{name: "compile, 10,000 workers", workers: 10000, devices: 4,
+		again: func(b *bed, i int) { b.loads(uint64(i+1), false) }},
+	{name: "collective program", workers: 512, devices: 8, again: func(b *bed, i int) {
+		b.install(uint64(i+1), len(onAll(b)), true)
+	}},
+	{name: "collective program, 10,000 workers", workers: 10000, devices: 4, again: func(b *bed, i int) {
+		b.install(uint64(i+1), len(onAll(b)), true)
+	}},
+	{name: "put, 10,000 workers", workers: 10000, devices: 4, again: func(b *bed, i int) { b.puts(onAll(b)) }},
+	{name: "graph, 10,000 workers", workers: 10000, devices: 4, begin: func(b *bed) { b.loads(1, false) },
+		again: func(b *bed, i int) {
+			b.say(b.client, wire.KindGraph, chainOf(uint64(i+1), 16, len(onAll(b)), 4))
+		}},
+	{name: "transfer of shards, 10,000 workers", workers: 10000, devices: 4, begin: func(b *bed) { b.puts(onAll(b)) },
+		again: func(b *bed, i int) {
+			m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
+			all := uint32(len(onAll(b)))
+			for d := range all {
+				m.Moves = append(m.Moves, &wire.Move{Source: 1, From: d, To: (d + 4) % all})
+			}
+			b.say(b.client, wire.KindTransfer, m)
+			b.reportAll()
+		}},
+	{name: "compile, 255 sessions wait", workers: 512, devices: 8, sessions: 255, again: func(b *bed, i int) {
+		var op uint64
+		for _, s := range b.sessions() {
+			for _, a := range b.say(s.conn, wire.KindCompile, compileOf(uint64(i+1), len(onAll(b)))) {
+				if a.Kind == Send && a.Wire == wire.KindCompile {
+					op = wiretest.Decode[wire.Compile](b.t, sent(a)).Op
+				}
+			}
+		}
+		b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op,
+			Info:     &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}},
+			Loadable: &wire.Loadable{Serialized: []byte("x")}})
+	}},
+	{name: "session ends, 20,000 programs", workers: 16, devices: 8, begin: func(b *bed) {
+		b.loads(1, false)
+	}, again: func(b *bed, i int) {
+		c := b.joinClient()
+		for i := range uint64(20000) {
+			m := compileOf(1, len(onAll(b)))
+			m.Op, m.Program = i+1, i+1
+			b.say(c, wire.KindCompile, m)
+		}
+		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
+	}},
+	{name: "worker lost, 100,000 arrays", workers: 16, devices: 8,
+		begin: func(b *bed) { b.putsOn(b.client, 100000, true) },
+		again: func(b *bed, i int) {
+			b.step(Event{Kind: Lost, Conn: b.workers[0], Err: errLeft})
+			b.workers[0] = b.joinWorker("w0", 8)
+			for _, s := range b.sessions() {
+				b.say(s.conn, wire.KindRebind, &wire.Rebind{Epoch: s.offered.view.Epoch()})
+			}
+			b.putsOn(b.client, 100000, true)
+		}},
+	{name: "worker lost, 1,000 artifacts of 1,024 workers", workers: 1024, devices: 1, sessions: 0, begin: func(b *bed) {
+		for i := range uint64(1000) {
+			b.loads(i+1, true)
+			for _, w := range b.workers[1:] {
+				b.say(w, wire.KindHave, &wire.Have{Artifact: i + 1})
+			}
+		}
+	}, again: func(b *bed, i int) {
+		b.step(Event{Kind: Lost, Conn: b.workers[len(b.workers)-1-i], Err: errLeft})
 	}},
 	{name: "artifact to 2,048 workers", workers: 2048, devices: 1, begin: func(b *bed) {
 		b.loads(1, true)

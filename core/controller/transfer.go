@@ -26,7 +26,11 @@ func bytesOf(a *wire.Array) (int64, error) {
 }
 
 func (st *State) put(s *session, m *wire.Put, q *queued) {
-	at, err := st.place(s, m.Devices)
+	made := q.at
+	if made != nil && made.in != s.binding {
+		made = nil
+	}
+	at, err := st.placeMade(s, m.Devices, made)
 	if err != nil {
 		st.end(s, m.Op, err)
 		return

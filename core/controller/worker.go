@@ -25,11 +25,11 @@ type worker struct {
 	offer   *wire.WorkerOffer // of hello
 	island  *island
 	name    string
-	gone    error // why it is not there any more
-	why     error // the same, without what a user can do
-	views   int   // sessions that have devices of it; the slot is free when they and it have gone
-	users   int   // sessions that it was told of: they have begun to use it
-	knows   set   // slots of workers that it was told of, and that were told of it
+	gone    error     // why it is not there any more
+	why     error     // the same, without what a user can do
+	views   int       // sessions that have devices of it; the slot is free when they and it have gone
+	users   int       // sessions that it was told of: they have begun to use it
+	knows   knowledge // of workers that it was told of, and that were told of it
 	spot    spot
 	last    *wire.Heartbeat
 	doing   doing // while it is looked at
@@ -147,6 +147,7 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 	st.seat(w, placed)
 	board := st.board(w.process.Host, w.offer.Board)
 	w.process.Board, w.process.Slot = board.GetNumber(), board.GetSlot()
+	w.introduction() // so that a program of thousands need not encode all
 	return w, board, nil
 }
 
@@ -294,7 +295,8 @@ func (st *State) workerLost(w *worker, err error) {
 	st.present = slices.DeleteFunc(slices.Clone(st.present), func(o *worker) bool { return o == w })
 	st.countConfined(w, -1)
 	// Peers first, so that operations that wait for its bytes end with its name.
-	to := st.connsOf(w.knows)
+	known := w.knows.all()
+	to := st.connsOf(known)
 	if st.comeback != nil { // it is not known who was told of it
 		to = st.connsHere()
 	}
@@ -304,7 +306,7 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 	}
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{w.process.Number}, Why: wire.Of(w.gone)})
-	w.knows.each(func(slot int) { st.workers[slot].knows.remove(w.slot) })
+	known.each(func(slot int) { st.workers[slot].knows.remove(w.slot) })
 	st.giveUpOn(w)
 	st.letRemains(w)
 	st.compileElsewhere(w)

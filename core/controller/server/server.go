@@ -307,6 +307,9 @@ func (s *Server) burst(c *link, messages []byte, n int, flush bool) (int, error)
 	}
 }
 
+// longPut is how many bytes of a put may name so many devices that there is work to do without the lock.
+const longPut = 64
+
 // take passes a message to State. An error means that it is invalid.
 func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error {
 	var m proto.Message
@@ -324,8 +327,12 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	}
 	ev := controller.Arrived(c.number, kind, m, payload)
 	switch kind {
-	case wire.KindGraph, wire.KindTransfer, wire.KindTrace, wire.KindAsk:
+	case wire.KindCompile, wire.KindGraph, wire.KindTransfer, wire.KindTrace, wire.KindAsk:
 		ev = s.prepare(c, ev)
+	case wire.KindPut:
+		if len(payload) >= longPut {
+			ev = s.prepare(c, ev)
+		}
 	}
 	s.step(c, &ev, flush)
 	return nil
