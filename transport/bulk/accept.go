@@ -106,7 +106,7 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	return err
 }
 
-// link makes a link of a connection that the peer dialled, or continues a link over it that the peer does not know yet.
+// link makes a link of a connection that the peer dialed, or continues a link over it that the peer does not know yet.
 // If answers are lost the peer dials again and again, and each of these connections has a goroutine here: they look and
 // join one at a time, so that they make one link.
 func (x *Exchange) link(p *peer, conn *stream.Conn, token [tokenSize]byte) error {
@@ -117,14 +117,8 @@ func (x *Exchange) link(p *peer, conn *stream.Conn, token [tokenSize]byte) error
 	}
 	l := newLink(p, conn)
 	l.token, l.accepted = token, true
-	x.mu.Lock()
-	taken := x.links[token] != nil
-	if !taken {
-		x.links[token] = l
-	}
-	x.mu.Unlock()
-	if taken {
-		return status.New(status.InvalidArgument, "a link was announced twice")
+	if err := x.register(l, token); err != nil {
+		return err
 	}
 	if err := p.joined(l); err != nil {
 		x.forget(l)
@@ -133,7 +127,18 @@ func (x *Exchange) link(p *peer, conn *stream.Conn, token [tokenSize]byte) error
 	return nil
 }
 
-// resume has a link go on over a connection that its peer dialled.
+// register makes a link known by a token. Tokens are not used twice.
+func (x *Exchange) register(l *link, token [tokenSize]byte) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.links[token] != nil {
+		return status.New(status.InvalidArgument, "a link was announced twice")
+	}
+	x.links[token] = l
+	return nil
+}
+
+// resume continues a link over a connection that its peer dialed.
 func (x *Exchange) resume(p *peer, conn *stream.Conn, payload []byte) error {
 	r := reader{b: payload[tokenSize:]}
 	attempt, received := r.u64(), r.u64()
@@ -160,7 +165,7 @@ func (x *Exchange) resume(p *peer, conn *stream.Conn, payload []byte) error {
 	return err
 }
 
-// unknown is a link that the peer dialled and does not know: its connection broke
+// unknown is a link that the peer dialed and does not know: its connection broke
 // before the peer had the answer, or else it would not dial another.
 func (p *peer) unknown() *link {
 	p.mu.Lock()
@@ -177,14 +182,8 @@ func (p *peer) unknown() *link {
 // peer knows.
 func (l *link) adopt(conn *stream.Conn, token [tokenSize]byte) error {
 	x := l.x
-	x.mu.Lock()
-	taken := x.links[token] != nil
-	if !taken {
-		x.links[token] = l
-	}
-	x.mu.Unlock()
-	if taken {
-		return status.New(status.InvalidArgument, "a link was announced twice")
+	if err := x.register(l, token); err != nil {
+		return err
 	}
 	drop := token
 	err := l.retake(conn, 1, 0, func() error {
@@ -200,7 +199,7 @@ func (l *link) adopt(conn *stream.Conn, token [tokenSize]byte) error {
 	return err
 }
 
-// announce says what a connection that was dialled is for, and waits for the other
+// announce says what a connection that was dialed is for, and waits for the other
 // side to agree. On an error the connection is closed.
 func (x *Exchange) announce(conn *stream.Conn, kind wire.Kind, token [tokenSize]byte) error {
 	err := conn.Post(kind, token[:])
