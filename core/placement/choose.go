@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Which devices a slice gets. All of it takes time in proportion to the devices that are looked at, and no memory but
-// the result once its scratch has grown to the cluster.
+// Which devices a slice gets. Choosing takes time in proportion to the candidates, and allocates only the result once
+// its scratch memory has grown to the size of the cluster.
 
 // candidate is a device that may be granted.
 type candidate struct {
@@ -49,8 +49,8 @@ type chooser struct {
 	row     int
 }
 
-// choose returns the indices of devices for w, of candidates of which there are enough. It takes devices of several
-// islands only if it may.
+// choose returns the indices of devices for w among candidates, of which there must be enough. It takes devices of
+// several islands only if several is true.
 func (c *chooser) choose(view *View, all []candidate, w Want, several bool) []int32 {
 	c.view, c.all, c.row = view, all, 1
 	if n := len(w.Topology); n > 0 {
@@ -86,7 +86,7 @@ func (c *chooser) choose(view *View, all []candidate, w Want, several bool) []in
 	return best.candidates
 }
 
-// unit says which candidates that follow one another are a group.
+// unit says which consecutive candidates form a group.
 type unit uint8
 
 const (
@@ -125,7 +125,7 @@ func (c *chooser) cost(at int) int64 {
 	return c.sums[at+c.row] - c.sums[at]
 }
 
-// tile has a group's rows begin at the offset at which they cost least.
+// tile makes a group's rows begin at the offset at which they cost least.
 func (c *chooser) tile(g *group) {
 	g.offset = g.lo
 	if c.row == 1 {
@@ -140,8 +140,8 @@ func (c *chooser) tile(g *group) {
 	}
 }
 
-// pick takes n rows of the least cost from the groups, and among rows of the same cost as many as possible from one
-// group. It reports whether there are as many, and sets best if there is none yet or these are better.
+// pick takes the n cheapest rows from the groups, and among rows of the same cost as many as possible from one group.
+// It reports whether there are n, and sets best if there is none yet or these are better.
 func (c *chooser) pick(n int, best *choice, found bool) bool {
 	c.costs = slices.Grow(c.costs[:0], len(c.all)/c.row)
 	for i := range c.groups {
@@ -262,7 +262,7 @@ func (c *chooser) share(limit int64, n int) (got choice) {
 	return got
 }
 
-// give has a group give some of the rows of the limit's cost.
+// give takes some rows of the limit's cost from a group.
 func (g *group) give(rows int, n *int) {
 	g.take += rows
 	g.free -= rows

@@ -147,9 +147,9 @@ func (r *Request) IsBeyondQuota() bool { return r.beyond }
 // caller must not change it.
 func (r *Request) Lacks() Numbers { return r.lacks }
 
-// Result returns the slice of a request that Serve has ended, or why it cannot be met. Both are nil if its time passed
-// while others had the devices, which Lacks returns, or if it is beyond its owner's quota:
-// its time passed, or it never comes within it.
+// Result returns the slice of a request that Serve has ended, or why it cannot be met. Both are nil if its time is over
+// while others have the devices, which Lacks returns; and if it waited for its owner's quota until its time was over,
+// or can never fit into the quota.
 func (r *Request) Result() (*Slice, error) { return r.granted, r.err }
 
 // Ask asks for a slice: devices from one island, if any has enough; there, those that the fewest slices and views of a
@@ -205,8 +205,8 @@ func (m *Map) SetQuota(owner string, quota int) {
 
 // Serve grants slices to requests whose turn has come, and ends requests whose time is over or that can no longer be
 // met. It returns those that have ended, and sets Position and Lacks of the others. The search for a request's devices
-// has a few steps, each of which takes time in proportion to the cluster's devices; Serve does at most most steps. If
-// more is true, the next call continues with the rest; changes in between count in the next look.
+// has a few steps, each of which takes time in proportion to the cluster's devices; a call does the given number of
+// steps at most. If more is true, the next call continues with the rest; changes in between count in the next look.
 func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, more bool) {
 	q := &m.queue
 	for begin := q.at == 0 && q.search.of == nil; ; begin = false {
@@ -302,7 +302,7 @@ func (r *Request) isKeeping(now int64) bool {
 	return minutes>>(bits.Len64(minutes)-2)&1 == 0
 }
 
-// keep has a request keep devices.
+// keep makes a request keep devices.
 func (q *queue) keep(r *Request, devices Numbers, now int64) {
 	if slices.Equal(r.keeps, devices) {
 		return
@@ -314,7 +314,8 @@ func (q *queue) keep(r *Request, devices Numbers, now int64) {
 	q.kept++
 }
 
-// IsDue reports whether time alone may let a request go on, or another one keep devices, since Serve has looked.
+// IsDue reports whether, since the last Serve, time alone may have made a request's turn come, or another one keep
+// devices.
 func (m *Map) IsDue(now int64) bool {
 	q := &m.queue
 	return len(q.waiting) > 0 && now/ages != q.looked/ages ||
@@ -442,8 +443,8 @@ func (f *found) unkept(into []candidate, reserved Numbers) []candidate {
 	return into
 }
 
-// reserve returns the devices, of those that no request keeps, that a request which waits wants to keep: the free ones,
-// and those that others have.
+// reserve returns the devices that a waiting request wants to keep, of those that no request keeps: the free ones, and
+// those that others have.
 func (m *Map) reserve(r *Request, rest []candidate, several bool) (free, lacks Numbers) {
 	var chosen []int32
 	if len(rest) >= r.Want.Devices {
@@ -494,7 +495,7 @@ func (m *Map) Cancel(session uint32, number uint64) *Request {
 	return r
 }
 
-// remove takes requests out of those that wait.
+// remove removes requests from those that wait.
 func (m *Map) remove(all ...*Request) {
 	q := &m.queue
 	for _, r := range all {

@@ -12,23 +12,23 @@ import (
 
 // # Views have epochs
 //
-// The number of a session's devices never changes, and a View does not change either. What is behind some of the
-// devices changes when their worker has left and another one takes its place: then the session gets the View of the
-// next epoch, in which all other devices are as they were.
+// The number of a session's devices never changes, and a View does not change either. When a worker has left and
+// another one takes its place, the session gets a new View, that of the next epoch, in which all other devices are as
+// they were.
 //
-// A worker takes the place of another as a whole, device by device in their local order, so what was compiled for
-// consecutive devices of one worker still is for such. It has to be like the other: of the same island, with the same
-// fingerprint, number of devices, kinds and memories. It must not have devices in the view already, and none of its
-// devices may be kept for others. If it comes behind devices of an exclusive slice, no other session may have a slice,
-// arrays or computations on these. Of several, one with the name of the lost worker comes first, since that is the same
-// worker started again; then one that the fewest slices and views of a fixed size have.
+// A worker takes the place of another as a whole, device by device in their local order, so programs that were compiled
+// for consecutive devices of one worker stay valid. It has to match the other: the same island, fingerprint, number of
+// devices, kinds and memories. It must not have devices in the view already, and none of its devices may be kept for
+// others. If it gets devices of an exclusive slice, no other session may have a slice, arrays or computations on these.
+// If there are several, one with the name of the lost worker is preferred, since that is the same worker started again;
+// then one whose devices are in the fewest slices and views of a fixed size.
 
 // Epoch returns which view of its session this is: 1, 2, 3 …
 func (v *View) Epoch() uint64 { return v.epoch + 1 }
 
 // Rebind returns the session's view of the next epoch, nil if no worker can take the place of one that has left. The
-// session's slices and requests are of that view from then on, and Retire is owed for it in place of the view before.
-// The caller may exclude workers by usable.
+// session's slices and requests belong to that view from then on, and it has to be ended by Retire instead of the view
+// before. The caller may exclude workers by usable.
 func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool, occupied Occupied) *View {
 	known := m.compare(v)
 	if len(known.free) == 0 || len(known.lost) == 0 {

@@ -83,7 +83,7 @@ func (m *Map) drop(session uint32) {
 	}
 }
 
-// owner is whose devices count together.
+// owner is a user or tenant whose devices count together.
 type owner struct {
 	name     string
 	devices  int // in slices
@@ -183,8 +183,8 @@ func (m *Map) Slice(session uint32, number uint64) *Slice {
 	return nil
 }
 
-// Remap chooses devices for a slice again, by the Want that it was granted for. It keeps the devices that the slice has
-// unless others are better, each at its position; a slice with a topology keeps all of them or gets others. So a second
+// Remap chooses devices for a slice again, by the Want that it was granted for. It keeps the slice's devices, each at
+// its position, unless others are better; a slice with a topology keeps all of them or gets all others. So a second
 // Remap changes nothing.
 //
 // Errors: NOT_FOUND, and those of Ask for a request that does not wait, which leave the slice as it is.
@@ -420,7 +420,7 @@ func (w Want) Check() error {
 	return nil
 }
 
-// scratch is memory that looks for devices use again.
+// scratch is memory that searches for devices reuse.
 type scratch struct {
 	found   found
 	some    []candidate
@@ -429,14 +429,14 @@ type scratch struct {
 	chooser chooser
 }
 
-// found is the devices that a slice may be of.
+// found is the devices that a slice may have.
 type found struct {
 	all     []candidate
 	several bool // no island has enough, so the slice may be of several
 }
 
-// wanted yields the runs, with their indices, that a slice may be of, but for the kind of their devices: those of
-// workers that have not left, of the wanted island, and where neither island nor kind is wanted, of the view's first
+// wanted yields the runs that a slice may have devices of, with their indices, without checking the kind: those of
+// workers that have not left, in the wanted island or, if neither island nor kind is given, of the view's first
 // platform.
 func (v *View) wanted(w Want) iter.Seq2[int, *run] {
 	return func(yield func(int, *run) bool) {
@@ -527,7 +527,7 @@ func enough(view *View, w Want) error {
 	return nil
 }
 
-// tooFew is the error of a session that wants more devices than the n that it could have if it had all.
+// tooFew is the error of a session that wants more devices than the n that could ever be granted to it.
 func tooFew(view *View, w Want, n int) error {
 	islands, kinds := map[string]int{}, map[string]int{} // devices by island; by kind, in the islands that match
 	known, lost := w.Island == "", 0

@@ -7,8 +7,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// ViewSearch is ViewOf in three steps: SearchView, Choose, TakeView. The second one takes longest, and may run beside
-// calls of the Map.
+// ViewSearch is ViewOf in three steps: SearchView, Choose, TakeView. The second one takes longest, and may run in
+// parallel with calls of the Map.
 type ViewSearch struct {
 	devices   int
 	platforms []string
@@ -72,7 +72,7 @@ func (m *Map) searchView(s *ViewSearch, platform ...string) error {
 	return nil
 }
 
-// Choose chooses devices. It may run beside calls of the Map.
+// Choose chooses devices. It may run in parallel with calls of the Map.
 func (s *ViewSearch) Choose() {
 	for i := range s.of {
 		p := &s.of[i]
