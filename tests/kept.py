@@ -29,7 +29,7 @@ class Kept:
     """What the processes of a cluster and its scripts keep, by role: the most of one of them."""
 
     # Beyond what was open before: which workers the scripts use changes with each that is lost, and with it who has
-    # dialled whom. With eight faults and more, one file of each would be too many.
+    # dialed whom. With eight faults and more, one file of each would be too many.
     MORE_OPEN = 4
     # Events, statistics and caches of a session that has other workers: 3 MiB were seen after 33 faults.
     MORE_MIB = 32

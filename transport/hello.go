@@ -20,7 +20,7 @@ const HelloTime = 10 * time.Second
 
 // Credentials are what a process shows to others, and demands of them.
 type Credentials struct {
-	// Token is the cluster's own, or of a dialler that of its Pass; where it is empty, the accepting side asks for none.
+	// Token is the cluster's own, or of a dialer that of its Pass; where it is empty, the accepting side asks for none.
 	Token string
 	// TokenPath is the file with the token, which the accepting side names to those who do not show it; "" is not said.
 	TokenPath string
@@ -32,10 +32,10 @@ type Credentials struct {
 	// TenantOf returns, on the accepting side, the name of the tenant that a token belongs to, where tenants have tokens
 	// of their own. It may be called by many goroutines. Nil knows none.
 	TenantOf func(token []byte) (name string, ok bool)
-	// Certified is, on the accepting side, the holder of the dialler's certificate; an operator if there is none: then the
+	// Certified is, on the accepting side, the holder of the dialer's certificate; an operator if there is none: then the
 	// token decides alone.
 	Certified Holder
-	// Waits is told on the dialling side, for people, what the accepting side waits for before it lets this one in. It
+	// Waits is told on the dialing side, for people, what the accepting side waits for before it lets this one in. It
 	// must not block; nil is allowed.
 	Waits func(why string)
 	// Identity is what this process is probed for, see ErrProbed; without one it answers no probe with OK.
@@ -48,7 +48,7 @@ type Incoming struct {
 	Conn
 	Hello    *wire.Hello
 	Protocol uint32        // the one both sides speak
-	Holder                 // who the dialler is, by its token and certificate; of ROLE_PEER it says nothing
+	Holder                 // who the dialer is, by its token and certificate; of ROLE_PEER it says nothing
 	Silence  time.Duration // for Welcome.silence_ms; 0 if a connection does not end of it
 
 	software string
@@ -148,7 +148,7 @@ func awaitWelcome(ctx context.Context, c Conn, waits func(why string)) (*wire.We
 	}
 }
 
-// Await reads and checks the Hello of a connection that has come. A dialler that
+// Await reads and checks the Hello of a connection that has come. A dialer that
 // is not let in is told why and its connection is closed.
 //
 // Errors: why it is not let in; ErrProbed where it only asked who listens here.
@@ -233,7 +233,7 @@ func skew(theirs, ours map[string]string) error {
 	return nil
 }
 
-// Welcome lets the dialler in. It fills in the protocol and the software.
+// Welcome lets the dialer in. It fills in the protocol and the software.
 func (in *Incoming) Welcome(w *wire.Welcome) error {
 	w.Protocol = in.Protocol
 	if l, ok := in.Conn.(linked); ok {
@@ -254,10 +254,10 @@ func (in *Incoming) Welcome(w *wire.Welcome) error {
 	return nil
 }
 
-// WaitAgain is how often a dialler is to be told that it has to wait, so that it does not give up.
+// WaitAgain is how often a dialer is to be told that it has to wait, so that it does not give up.
 const WaitAgain = HelloTime / 4
 
-// Wait tells a dialler that it has to wait for its answer, and why, for people.
+// Wait tells a dialer that it has to wait for its answer, and why, for people.
 func (in *Incoming) Wait(why string) error {
 	payload, err := proto.Marshal(&wire.Wait{Why: why})
 	if err != nil {
@@ -266,7 +266,7 @@ func (in *Incoming) Wait(why string) error {
 	return in.Send(wire.KindWait, payload)
 }
 
-// Refuse tells the dialler why it is not let in, and closes the connection.
+// Refuse tells the dialer why it is not let in, and closes the connection.
 func (in *Incoming) Refuse(why error) {
 	payload, err := proto.Marshal(&wire.Welcome{Status: wire.Of(why), Software: in.software})
 	if err == nil {

@@ -148,7 +148,7 @@ func (p Pass) Serves(role wire.Role) error {
 	return nil
 }
 
-// holder returns who the dialler is by its token and its certificate together, if it may come in its role.
+// holder returns who the dialer is by its token and its certificate together, if it may come in its role.
 //
 // Errors: UNAUTHENTICATED, PERMISSION_DENIED.
 func (c Credentials) holder(h *wire.Hello) (Holder, error) {

@@ -12,7 +12,7 @@ import (
 var ErrProbed = errors.New("the connection was a probe")
 
 // answer tells a probe whether this is the process that it looks for. It asks for no token: the controller shows none
-// at an address before it knows who listens there, and all that the dialler learns is yes or no.
+// at an address before it knows who listens there, and all that the dialer learns is yes or no.
 func (in *Incoming) answer(cred Credentials) error {
 	h := in.Hello
 	var err error

@@ -170,7 +170,7 @@ func (c ControllerConfig) listen(address string, o stream.Options) (*stream.List
 type admission struct {
 	server *server.Server
 	epochs *epoch.Server
-	probe  stream.Options // for dialling workers that join; without the token, see transport.ErrProbed
+	probe  stream.Options // for dialing workers that join; without the token, see transport.ErrProbed
 	log    *slog.Logger
 }
 

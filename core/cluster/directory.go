@@ -206,8 +206,8 @@ const Socket = "controller.sock"
 // advise adds what to do to the error of a process that could not connect to the controller at an address. It returns
 // other errors unchanged.
 func advise(address string, err error) error {
-	var dialled *net.OpError
-	if status.CodeOf(err) != status.Unavailable || !errors.As(err, &dialled) || dialled.Op != "dial" ||
+	var dialed *net.OpError
+	if status.CodeOf(err) != status.Unavailable || !errors.As(err, &dialed) || dialed.Op != "dial" ||
 		errors.Is(err, fs.ErrPermission) {
 		return err
 	}

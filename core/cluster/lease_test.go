@@ -93,7 +93,7 @@ func TestWorkerThatIsCutOffKeepsItsPlaceForTheLease(t *testing.T) {
 			l.Cut("worker-1")
 			time.Sleep(4 * silence)
 			l.Heal("worker-1")
-			time.Sleep(2 * time.Second) // until it has dialled
+			time.Sleep(2 * time.Second) // until it has dialed
 			checkCarried(t, s, 0, object)
 		}
 		s.Close()

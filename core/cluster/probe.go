@@ -68,7 +68,7 @@ func (adm admission) reach(ctx context.Context, h *wire.Hello, addresses []strin
 		go func() {
 			err := adm.ask(ctx, a, h.Worker.Identity)
 			if err == nil {
-				cancel() // stops dialling the others
+				cancel() // stops dialing the others
 			}
 			answers[i] <- err
 		}()

@@ -92,7 +92,7 @@ func listening(t *testing.T, c cluster.ControllerConfig) *served {
 }
 
 // A worker whose certificate is not for the address that it tells is refused when it joins, with what to do, also as a
-// member of an epoch. One whose certificate is for it joins, and logs nothing of having been dialled.
+// member of an epoch. One whose certificate is for it joins, and logs nothing of having been dialed.
 func TestWorkerWhoseCertificateLacksItsAddress(t *testing.T) {
 	secret := certificateFiles(t)
 	address, controller := controllerOf(t, secret)
@@ -171,7 +171,7 @@ func listens(t *testing.T, identity string) string {
 }
 
 // A controller lets a worker in that answers at one of its addresses, or that is too old to be asked.
-func TestWorkerIsDialledWhenItJoins(t *testing.T) {
+func TestWorkerIsDialedWhenItJoins(t *testing.T) {
 	address, controller := controllerOf(t, cluster.Secret{})
 	join := func(host, identity string, addresses ...string) error {
 		conn, _, err := streams.Dial(t.Context(), address,

@@ -28,7 +28,7 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// Where says from where an address can be dialled.
+// Where says from where an address can be dialed.
 type Where uint8
 
 // The answers.
@@ -38,7 +38,7 @@ const (
 	FromItsNetwork              // a loopback address: within the network namespace of its machine, see Hello.network
 )
 
-// WhereFrom returns from where an address of a Process can be dialled, by its form alone.
+// WhereFrom returns from where an address of a Process can be dialed, by its form alone.
 func WhereFrom(address string) Where {
 	if strings.HasPrefix(address, "unix:") {
 		return FromItsHost

@@ -205,11 +205,11 @@ type Hello struct {
 	Token       string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`       // the cluster's secret
 	Software    string                 `protobuf:"bytes,5,opt,name=software,proto3" json:"software,omitempty"` // such as "pathways 0.1.0"
 	Name        string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`         // for people: host and process ID, or what the user said
-	Process     uint64                 `protobuf:"varint,7,opt,name=process,proto3" json:"process,omitempty"`  // of ROLE_PEER: the number the controller gave the dialler
+	Process     uint64                 `protobuf:"varint,7,opt,name=process,proto3" json:"process,omitempty"`  // of ROLE_PEER: the number the controller gave the dialer
 	Worker      *WorkerOffer           `protobuf:"bytes,8,opt,name=worker,proto3" json:"worker,omitempty"`
 	Versions    map[string]string      `protobuf:"bytes,9,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // what must agree: "jax", "jaxlib", "plugin"; compared where both sides have a key
-	Cluster     string                 `protobuf:"bytes,10,opt,name=cluster,proto3" json:"cluster,omitempty"`                                                                            // of ROLE_PEER: Welcome.cluster of the dialler's controller
-	Proof       []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
+	Cluster     string                 `protobuf:"bytes,10,opt,name=cluster,proto3" json:"cluster,omitempty"`                                                                            // of ROLE_PEER: Welcome.cluster of the dialer's controller
+	Proof       []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialer in, see Welcome.proof
 	Host        string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
 	Member      *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
 	Alone       bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`                      // of ROLE_CLIENT: operations that come together are passed on one by one
@@ -217,7 +217,7 @@ type Hello struct {
 	User        string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`                         // of ROLE_CLIENT, for people: who runs it
 	Machine     string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`                   // of ROLE_CLIENT, for people: the name of its machine
 	Network     string                 `protobuf:"bytes,24,opt,name=network,proto3" json:"network,omitempty"`                   // names the machine and its network namespace: equal where loopback addresses are the same
-	Identity    []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"`                 // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialler expects
+	Identity    []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"`                 // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialer expects
 	Resume      *Resume                `protobuf:"bytes,25,opt,name=resume,proto3" json:"resume,omitempty"`                     // of ROLE_CLIENT and ROLE_WORKER: the connection continues a link, and begins nothing
 	Pid         uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
 	PidSpace    string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
@@ -427,7 +427,7 @@ func (x *Hello) GetPlatforms() []string {
 	return nil
 }
 
-// Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the
+// Link is a link that a controller has begun with the dialer, see transport/link. Its frames are numbered from the
 // first one after the Welcome on, in both directions.
 type Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -504,7 +504,7 @@ type Resume struct {
 	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	Attempt       uint64                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`   // 1, 2, 3 … of this link; a lower one that comes later is refused
-	Received      uint64                 `protobuf:"varint,5,opt,name=received,proto3" json:"received,omitempty"` // frames that the dialler has
+	Received      uint64                 `protobuf:"varint,5,opt,name=received,proto3" json:"received,omitempty"` // frames that the dialer has
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -574,12 +574,12 @@ func (x *Resume) GetReceived() uint64 {
 	return 0
 }
 
-// Resumed is the answer to Resume. The frames that the dialler does not have follow.
+// Resumed is the answer to Resume. The frames that the dialer does not have follow.
 type Resumed struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Received uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"` // frames that the controller has
 	// Of a controller that has started again since: its term from now on. Frames count from 1 again, in both directions,
-	// and the dialler begins with Rejoin.
+	// and the dialer begins with Rejoin.
 	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -634,10 +634,10 @@ type Welcome struct {
 	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"` // not OK: refused, and the connection closes
 	Software      string                 `protobuf:"bytes,3,opt,name=software,proto3" json:"software,omitempty"`
-	Process       uint64                 `protobuf:"varint,4,opt,name=process,proto3" json:"process,omitempty"`                                  // the dialler's number in this cluster, never used again
+	Process       uint64                 `protobuf:"varint,4,opt,name=process,proto3" json:"process,omitempty"`                                  // the dialer's number in this cluster, never used again
 	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`                                  // of ROLE_CLIENT
 	Cluster       string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`                                   // names the controller's incarnation
-	Proof         []byte                 `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`                                       // for the dialler's Hellos to peers
+	Proof         []byte                 `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`                                       // for the dialer's Hellos to peers
 	Devices       []*Device              `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`                                   // of ROLE_CLIENT: the virtual devices; their number is fixed, their workers are not
 	Workers       []*Process             `protobuf:"bytes,9,rep,name=workers,proto3" json:"workers,omitempty"`                                   // of ROLE_CLIENT: where the devices are
 	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                                // of ROLE_CLIENT: that of the first devices
@@ -839,7 +839,7 @@ type Board struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // process number of the worker that made it
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`      // file to open
-	Slot          uint32                 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`     // the dialler's place
+	Slot          uint32                 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`     // the dialer's place
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6781,7 +6781,7 @@ type KeptLink struct {
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	Hello         *Hello                 `protobuf:"bytes,3,opt,name=hello,proto3" json:"hello,omitempty"`
-	Pass          uint32                 `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"` // who the dialler is, see package transport
+	Pass          uint32                 `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"` // who the dialer is, see package transport
 	Tenant        string                 `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	HeartbeatMs   uint32                 `protobuf:"varint,6,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	Process       uint64                 `protobuf:"varint,7,opt,name=process,proto3" json:"process,omitempty"`

@@ -157,7 +157,7 @@ func forwarded(t *testing.T, patience time.Duration) (one, two *Exchange, f *tra
 	two, at := start(2, "two")
 	f = transporttest.Forward(t, strings.TrimPrefix(at, "tcp:"))
 	one.Peers([]*wire.Process{{Number: 2, Name: "two", Addresses: []string{f.Address}}}, nil, nil)
-	two.Peers([]*wire.Process{{Number: 1, Name: "one"}}, nil, nil) // it waits to be dialled
+	two.Peers([]*wire.Process{{Number: 1, Name: "one"}}, nil, nil) // it waits to be dialed
 	return one, two, f
 }
 

@@ -84,7 +84,7 @@ type Config struct {
 	Host string // as in wire.Hello: unix addresses are for peers with the same
 	// Hello is the greeting for peers: Name, Cluster and Proof; the rest is filled in.
 	Hello *wire.Hello
-	// Options is how links are dialled. A heartbeat and a bound of silence belong
+	// Options is how links are dialed. A heartbeat and a bound of silence belong
 	// here, and in the listeners' options.
 	Options stream.Options
 	// Listeners are where peers come; the exchange owns them. Without any, this
@@ -138,7 +138,7 @@ type Exchange struct {
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	running sync.WaitGroup // goroutines of listeners, links, dialling
+	running sync.WaitGroup // goroutines of listeners, links, dialing
 
 	mu       sync.Mutex // guards what follows, up to why; never taken under a peer's
 	peers    map[uint64]*peer

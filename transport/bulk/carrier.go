@@ -15,7 +15,7 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// A link outlives its connections. When one breaks, messages wait, see package resume, and the side that dialled dials
+// A link outlives its connections. When one breaks, messages wait, see package resume, and the side that dialed dials
 // again. Both sides first wait until nothing of the old connection is read any more, so that the count of received
 // messages is final and no old bytes are written; then each tells the other its count, and sends the messages that the
 // other has not received. Attempts are numbered, and one that comes after a later one is refused.
@@ -189,7 +189,7 @@ func (l *link) taken(conn *stream.Conn, attempt, received uint64) (*carrier, err
 	return l.carry(conn, attempt, binary.LittleEndian.Uint64(payload[tokenSize+8:]), func() error { return nil })
 }
 
-// retake puts a connection to use that the peer dialled for this link. Answer is
+// retake puts a connection to use that the peer dialed for this link. Answer is
 // called before anything else is sent. On an error the connection stays the caller's.
 func (l *link) retake(conn *stream.Conn, attempt, received uint64, answer func() error) error {
 	p := l.peer

@@ -44,17 +44,17 @@ type link struct {
 	x        *Exchange
 	peer     *peer
 	shared   bool            // long blocks go through shared memory
-	accepted bool            // the peer dialled
-	address  string          // that was dialled here
+	accepted bool            // the peer dialed
+	address  string          // that was dialed here
 	token    [tokenSize]byte // connections after the first, and streams, name it
 	arena    *shm.Arena      // what the peer writes into, where it is shared
 
 	// Its connections.
 	carrier  *carrier      // nil while it has none
 	last     *carrier      // the latest, which may have broken
-	next     chan *carrier // for run, of a link that the peer dialled
+	next     chan *carrier // for run, of a link that the peer dialed
 	over     chan struct{} // closed when the link has ended
-	attempt  uint64        // of the dialling side to connect again
+	attempt  uint64        // of the dialing side to connect again
 	sent     resume.Sent
 	received resume.Received // of run; read by others when last is done
 	since    time.Time       // when it lost its carrier

@@ -13,8 +13,8 @@ import (
 // The kinds of frames of a link. Numbers are little-endian. Each side numbers
 // what it pushes over a link 1, 2, 3 …; a number is n below.
 const (
-	kindLink   wire.Kind = wire.KindBulk + iota // dialler: this is a link; its token, 16 bytes; and back, when it is taken
-	kindStream                                  // dialler: this is a stream of the link with that token; and back
+	kindLink   wire.Kind = wire.KindBulk + iota // dialer: this is a link; its token, 16 bytes; and back, when it is taken
+	kindStream                                  // dialer: this is a stream of the link with that token; and back
 	// From who pushes.
 	kindEager   // n, key, the bytes
 	kindQuiet   // n, key, the bytes; no answer is wanted
@@ -34,7 +34,7 @@ const (
 	kindHide // number
 	kindLend // n, key, size, segment's number, offset
 	// From either, since protocol 5. Neither kindResume nor kindAck is counted.
-	// dialler: this connection is for the link with that token; the token, the number of the attempt, messages received;
+	// dialer: this connection is for the link with that token; the token, the number of the attempt, messages received;
 	// and back
 	kindResume
 	kindAck    // messages received so far, see transport/resume

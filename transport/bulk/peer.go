@@ -26,7 +26,7 @@ import (
 //	                 controller has said where the process is
 //	linked           out is set and stays: blocks go there, and waiting is empty. A link outlives its connections
 //	away             still one of the above, but there has been no connection for DialTime. What was under way has
-//	                 failed, once, and what comes fails at once, until back. Dialling goes on
+//	                 failed, once, and what comes fails at once, until back. Dialing goes on
 //	lost             lost is set once and stays. What was under way has failed, the links have ended, and nothing
 //	                 comes after that: process numbers are not used again
 //
@@ -43,7 +43,7 @@ import (
 // # Locks
 //
 // mu comes before the locks of the table, the connections, the copies and the memory, and is never held while a
-// callback runs, a connection is dialled or fillHere copies: callers collect the blocks to fill, and fill them once
+// callback runs, a connection is dialed or fillHere copies: callers collect the blocks to fill, and fill them once
 // they have released mu.
 
 // peer is another process.
@@ -59,8 +59,8 @@ type peer struct {
 	waiting []*outgoing // for a link
 	wanted  bool        // a link is wanted
 	dialing bool
-	since   time.Time // dialling, or lost: since when
-	tried   error     // dialling: the latest reason why it failed
+	since   time.Time // dialing, or lost: since when
+	tried   error     // dialing: the latest reason why it failed
 	away    error     // it cannot be reached for now: what is under way with it fails
 	lost    error     // why it has gone; nil while it is there
 	gone    bool      // as Peers says
@@ -378,7 +378,7 @@ func (x *Exchange) hello() *wire.Hello {
 }
 
 // joined puts a new link to use, and runs it. The first link takes over the blocks that wait; a second one, where both
-// processes dialled at once, only receives. On an error the caller closes the connection.
+// processes dialed at once, only receives. On an error the caller closes the connection.
 func (p *peer) joined(l *link) error {
 	p.mu.Lock()
 	if p.lost != nil {

@@ -40,8 +40,8 @@ func TestUnreachableProcessIsLost(t *testing.T) {
 	statustest.Fails(t, "the error", <-lost, status.Unavailable, "process 2 (two)")
 }
 
-// A process that cannot be reached and comes by itself is dialled no more.
-func TestProcessThatComesIsDialledNoMore(t *testing.T) {
+// A process that cannot be reached and comes by itself is dialed no more.
+func TestProcessThatComesIsDialedNoMore(t *testing.T) {
 	x, address := seeker(t, time.Hour, "two")
 	sent := make(chan error, 2)
 	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { sent <- err })
@@ -53,10 +53,10 @@ func TestProcessThatComesIsDialledNoMore(t *testing.T) {
 		return two.dialing
 	}
 	if !dialing() {
-		t.Error("it is not dialled")
+		t.Error("it is not dialed")
 	}
 	h := intrude(t, address, 2)
-	statustest.Soon(t, dialing, false, "it is dialled")
+	statustest.Soon(t, dialing, false, "it is dialed")
 	x.PushBytes(2, key(2, 0), []byte("y"), func(err error) { sent <- err })
 	for range 2 {
 		r := reader{b: h.until(kindEager)}
@@ -85,7 +85,7 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 		two.mu.Lock()
 		defer two.mu.Unlock()
 		return two.tried != nil && strings.Contains(two.tried.Error(), "process 3 answers")
-	}, true, "process 2 is dialled, and process 3 answers")
+	}, true, "process 2 is dialed, and process 3 answers")
 	three.Peers([]*wire.Process{{Number: 1, Host: "here", Addresses: []string{address}}}, nil, nil)
 	x.Peers(at(3), []uint64{2}, nil)
 	statustest.Fails(t, "what was for process 2", <-failed, status.Unavailable)

@@ -21,7 +21,7 @@ const pieceTime = 30 * time.Second
 // stripeTime is how long a connection may outlive a stripe that broke.
 const stripeTime = time.Second
 
-// A stripe is a TCP connection of a link that carries long blocks, in pieces, in both directions. The side that dialled
+// A stripe is a TCP connection of a link that carries long blocks, in pieces, in both directions. The side that dialed
 // the link makes the stripes, when the first long block is offered. They belong to a carrier, and end with it.
 //
 // # What is guaranteed, and why
@@ -79,7 +79,7 @@ func (l *link) dial(c *carrier) error {
 }
 
 // addStripe makes a stripe of a connection, which it owns. The last message on it
-// tells a peer that dialled; 0 is none.
+// tells a peer that dialed; 0 is none.
 func (l *link) addStripe(c *carrier, conn *stream.Conn, last wire.Kind) error {
 	if l.shared {
 		conn.Close()

@@ -44,7 +44,7 @@ func BenchmarkConn(b *testing.B) {
 	transporttest.ConnBench(b, func(*testing.B) (x, y transport.Conn) { return Pair("a", "b") })
 }
 
-// A dialler waits for its welcome for as long as the accepting side says that it has to, and hears what for, once.
+// A dialer waits for its welcome for as long as the accepting side says that it has to, and hears what for, once.
 func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var heard []string
@@ -72,7 +72,7 @@ func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
 	})
 }
 
-// Dialling a process that is stopped fails, and the error says so, and how long the dialler waited.
+// Dialing a process that is stopped fails, and the error says so, and how long the dialer waited.
 func TestProcessThatDoesNotAnswerSaysSo(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		ours, theirs := Pair("client", "controller")

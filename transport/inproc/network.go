@@ -22,7 +22,7 @@ type Network struct {
 	joined    []*joined       // with conditions
 	away      map[string]bool // parts that are cut off
 	listeners map[string]*Listener
-	dialled   int
+	dialed    int
 }
 
 // NewNetwork makes a network whose parts have these credentials.
@@ -63,10 +63,10 @@ func (n *Network) Dial(ctx context.Context, address string, hello *wire.Hello) (
 		return nil, nil, status.New(status.Unavailable, "%s cannot be reached: nothing in this process listens there",
 			address)
 	}
-	n.dialled++
+	n.dialed++
 	self := hello.Name
 	if self == "" {
-		self = fmt.Sprintf("part %d of this process", n.dialled)
+		self = fmt.Sprintf("part %d of this process", n.dialed)
 	}
 	l.running.Add(1) // under the lock: Close takes the listener out before it waits
 	ours, theirs := Pair(self, address)

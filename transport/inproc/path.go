@@ -195,7 +195,7 @@ func (j *joined) mayBreak(breaks func(from, to string) bool, resumes bool) {
 	}{{j.ab, j.a, j.b}, {j.ba, j.b, j.a}} {
 		way.q.path.fray = func() { j.snap(j.broke(), true) }
 		way.q.path.arrives = func(kind wire.Kind) bool {
-			if kind == wire.KindReceived { // the dialler's first has no other reason
+			if kind == wire.KindReceived { // the dialer's first has no other reason
 				j.isLink.Store(true)
 			}
 			return j.isLink.Load() && breaks(way.from, way.to)

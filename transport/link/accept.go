@@ -12,14 +12,14 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// The accepting side. It guarantees that a connection continues a link only if its dialler is the process to which the
+// The accepting side. It guarantees that a connection continues a link only if its dialer is the process to which the
 // link's Welcome went, and that of several attempts only the last continues it. Why this is true:
 //
-//   - give compares everything that says who the dialler is, before it touches the link: the term, the secret (in
+//   - give compares everything that says who the dialer is, before it touches the link: the term, the secret (in
 //     constant time), the role, and the holder that the connection's own handshake has shown. A refusal leaves the
 //     link as it was.
 //   - Attempt numbers only rise, under the lock of the link. A Hello that was recorded and is sent again has a number
-//     that was used. A dialler that gave an attempt up has made a higher one, which replaces the offer of the lower;
+//     that was used. A dialer that gave an attempt up has made a higher one, which replaces the offer of the lower;
 //     the lower one is refused with ABORTED, and its connection closed.
 //   - An offer only waits: the goroutine in Recv takes it and answers. So Resumed's count of received frames is taken
 //     when the old line is no longer read.
@@ -27,14 +27,14 @@ import (
 // # Links of an earlier start
 //
 // A controller that starts again knows its links by what it kept of them (Saved), not by their frames. Restore makes
-// such a link without a line. The dialler resumes it with the term that it knows; the answer tells the new term, and
+// such a link without a line. The dialer resumes it with the term that it knows; the answer tells the new term, and
 // both sides count from 1 again: what either had sent and the other had not acknowledged is forgotten, and the
-// dialler's Recv returns wire.KindRestarted, so that the layers above say what they have. A dialler that did not get
+// dialer's Recv returns wire.KindRestarted, so that the layers above say what they have. A dialer that did not get
 // the answer asks with the old term again, and is answered as before. A process that received it has the new term, and
 // once a frame from it has come, the old one is refused.
 //
 // Every wait has an end: next returns at the end of the lease, with the process at the other end, or with the Conn; a
-// dialler whose offer is not taken gives up after transport.HelloTime and dials again.
+// dialer whose offer is not taken gives up after transport.HelloTime and dials again.
 
 // secretSize is the bytes of a link's secret, too many to guess.
 const secretSize = 16

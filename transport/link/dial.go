@@ -12,13 +12,13 @@ import (
 	"github.com/openpathways/pathways/transport/resume"
 )
 
-// The dialling side. It dials again until the accepting side continues the link, refuses it, or the lease is over. Each
+// The dialing side. It dials again until the accepting side continues the link, refuses it, or the lease is over. Each
 // attempt has a higher number than those before, so one that this side gave up cannot win later. A refusal that
 // another attempt cannot change (see resume.Passes) ends the Conn with the sentence of the accepting side. The wait
 // between attempts ends with the Conn, and one attempt ends by itself after transport.HelloTime.
 
-// dialler replaces the lines of the side that dialled.
-type dialler struct {
+// dialer replaces the lines of the side that dialed.
+type dialer struct {
 	dialer  transport.Dialer
 	address string
 	hello   *wire.Hello // of a Resume
@@ -40,17 +40,17 @@ func Dial(ctx context.Context, d transport.Dialer, address string, hello *wire.H
 	again := proto.CloneOf(hello)
 	again.Worker, again.Member = nil, nil
 	again.Resume = &wire.Resume{Link: welcome.Link.Id, Secret: welcome.Link.Secret, Term: welcome.Link.Term}
-	c := newConn(l, &dialler{dialer: d, address: address, hello: again})
+	c := newConn(l, &dialer{dialer: d, address: address, hello: again})
 	c.heard = true
 	c.lease = time.Duration(welcome.Link.LeaseMs) * time.Millisecond
 	_ = l.Post(wire.KindReceived, make([]byte, 8)) // this side knows the secret from now on
 	return c, welcome, nil
 }
 
-func (d *dialler) ends() {}
+func (d *dialer) ends() {}
 
 // next implements replacer.
-func (d *dialler) next(c *Conn, broken error) error {
+func (d *dialer) next(c *Conn, broken error) error {
 	for attempt := 0; ; attempt++ {
 		err := d.try(c)
 		switch {
@@ -73,7 +73,7 @@ func (d *dialler) next(c *Conn, broken error) error {
 }
 
 // try makes one attempt.
-func (d *dialler) try(c *Conn) error {
+func (d *dialer) try(c *Conn) error {
 	d.attempt++
 	d.hello.Resume.Attempt, d.hello.Resume.Received = d.attempt, c.received.Count()
 	conn, welcome, err := d.dialer.Dial(c.ctx, d.address, d.hello)

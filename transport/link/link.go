@@ -22,9 +22,9 @@
 // # How long
 //
 // A line that has broken is replaced within the lease. The accepting side tells its length in the Welcome. The side
-// that dialled dials again, at most a second and a half apart. Both sides count the lease from when they noticed the
+// that dialed dials again, at most a second and a half apart. Both sides count the lease from when they noticed the
 // break, and end the Conn when it is over. The accepting side ends it at once if it learns that the other process has
-// died. If the accepting process was stopped (SIGSTOP), it begins the lease again when it continues; a dialling process
+// died. If the accepting process was stopped (SIGSTOP), it begins the lease again when it continues; a dialing process
 // that was stopped makes one more attempt, whatever the time.
 //
 // Two breaks end the Conn at once: one after a Goodbye of either side, and one before the accepting side has heard
@@ -32,7 +32,7 @@
 //
 // # Who may resume
 //
-// A dialler may resume a link if it shows what a new connection shows (token or certificate, versions), is admitted as
+// A dialer may resume a link if it shows what a new connection shows (token or certificate, versions), is admitted as
 // the same holder and role, and knows the link's secret, which only the Welcome contained. Attempts are numbered and
 // each number counts once, so a recorded Hello is of no use. The term names the start of the controller that made the
 // link. A later start resumes it only if it has kept it, and then both sides begin anew: see accept.go.

@@ -391,7 +391,7 @@ func collect(ends ...transport.Conn) (got chan string, ended chan error) {
 	return got, ended
 }
 
-// A dialler that may not resume a link is told why, and the link goes on.
+// A dialer that may not resume a link is told why, and the link goes on.
 func TestOnlyItsOwnerResumesALink(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -488,7 +488,7 @@ func BenchmarkFrame(b *testing.B) {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			plain, end := inproc.Pair("a", "b")
 			nearLine, farLine := inproc.Pair("a", "b")
-			near, far := newConn(nearLine, &dialler{}), newConn(farLine, &dialler{})
+			near, far := newConn(nearLine, &dialer{}), newConn(farLine, &dialer{})
 			payload := make([]byte, size)
 			pass := func(from, to transport.Conn) time.Duration {
 				begun := time.Now()

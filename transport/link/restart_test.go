@@ -12,7 +12,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// The accepting process restarts with the links that it had saved. The dialler is told; frames sent before are dropped;
+// The accepting process restarts with the links that it had saved. The dialer is told; frames sent before are dropped;
 // later ones arrive once and in order, both ways.
 func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
@@ -38,7 +38,7 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 			ended <- drain(far)
 		}()
 		if kind, _, err := near.Recv(); kind != wire.KindRestarted || err != nil {
-			t.Fatalf("the dialler received %d, %v", kind, err)
+			t.Fatalf("the dialer received %d, %v", kind, err)
 		}
 		go func() { ended <- drain(near) }()
 		time.Sleep(time.Second)

@@ -117,7 +117,7 @@ func unreached(ctx context.Context, address string, err error) error {
 	return status.New(code, "%s cannot be reached: %w", address, err)
 }
 
-// withoutAddress is an error of dialling whose text leaves the address to its caller.
+// withoutAddress is an error of dialing whose text leaves the address to its caller.
 type withoutAddress struct{ dial *net.OpError }
 
 func (e withoutAddress) Error() string { return e.dial.Err.Error() }

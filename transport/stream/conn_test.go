@@ -192,7 +192,7 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 	})
 }
 
-// A dialler sends heartbeats as often as the Welcome asks, if its own options are for fewer of them. One that follows
+// A dialer sends heartbeats as often as the Welcome asks, if its own options are for fewer of them. One that follows
 // waits as long for its peer as the peer does for it.
 func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 	for name, place := range places(t) {
@@ -202,16 +202,16 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 			const own, asked = time.Hour, 20 * time.Millisecond
 			for _, c := range []struct{ asks, want time.Duration }{{asked, asked}, {0, own}, {2 * own, own}} {
 				o.Config.Heartbeat, o.Config.Silence = own, 3*time.Hour
-				dialled := make(chan *Conn, 1)
+				dialed := make(chan *Conn, 1)
 				go func() {
 					conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_CLIENT}, o)
 					statustest.Check(t, err)
-					dialled <- conn
+					dialed <- conn
 				}()
 				in := statustest.Value(l.Accept()).OK(t)
 				in.Silence = 2 * time.Hour
 				statustest.Check(t, in.Welcome(&wire.Welcome{HeartbeatMs: uint32(c.asks / time.Millisecond)}))
-				conn := <-dialled
+				conn := <-dialed
 				if conn == nil {
 					return
 				}
@@ -235,13 +235,13 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 	}
 }
 
-// A dialler that stands still between its connection and its Hello sends no heartbeat first, which no listener would
+// A dialer that stands still between its connection and its Hello sends no heartbeat first, which no listener would
 // let in. The side that has read a Hello sends them at once.
 func TestHeartbeatsFollowTheHello(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		config := Config{Heartbeat: time.Second}
-		dialled, accepted := net.Pipe()
-		c := New(dialled, "the listener", config, true)
+		dialed, accepted := net.Pipe()
+		c := New(dialed, "the listener", config, true)
 		frames := make(chan []byte)
 		go func() {
 			defer close(frames)
@@ -264,13 +264,13 @@ func TestHeartbeatsFollowTheHello(t *testing.T) {
 		}
 		c.Close()
 
-		dialled, accepted = net.Pipe()
-		c = newConn(accepted, "the dialler", config, false, frame(wire.KindHello, nil))
+		dialed, accepted = net.Pipe()
+		c = newConn(accepted, "the dialer", config, false, frame(wire.KindHello, nil))
 		got := make([]byte, header)
-		if _, err := io.ReadFull(dialled, got); err != nil || !bytes.Equal(got, frame(wire.KindHeartbeat, nil)) {
+		if _, err := io.ReadFull(dialed, got); err != nil || !bytes.Equal(got, frame(wire.KindHeartbeat, nil)) {
 			t.Errorf("%v %v", got, err)
 		}
-		dialled.Close()
+		dialed.Close()
 		c.Close()
 	})
 }

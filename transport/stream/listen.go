@@ -48,7 +48,7 @@ func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*C
 		socket.Close()
 		return nil, nil, err
 	}
-	// A Welcome grows with the cluster, and the dialler trusts the address that it chose: no bound of a newcomer's.
+	// A Welcome grows with the cluster, and the dialer trusts the address that it chose: no bound of a newcomer's.
 	c := New(socket, address, o.Config, true)
 	w, err := transport.Greet(ctx, c, hello, o.Credentials)
 	if RefusedByPeer(err) { // which it does once this side's handshake has ended

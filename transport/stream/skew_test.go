@@ -69,7 +69,7 @@ func TestProtocolsWithNothingInCommonPart(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					c := New(socket, "the dialler", Config{}, true)
+					c := New(socket, "the dialer", Config{}, true)
 					defer c.Close()
 					if _, _, err := c.Recv(); err != nil {
 						return err
@@ -81,7 +81,7 @@ func TestProtocolsWithNothingInCommonPart(t *testing.T) {
 					if err := c.Send(wire.KindWelcome, payload); err != nil {
 						return err
 					}
-					_, _, _ = c.Recv() // until the dialler has gone
+					_, _, _ = c.Recv() // until the dialer has gone
 					return nil
 				}()
 			}()

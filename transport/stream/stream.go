@@ -43,7 +43,7 @@ type Config struct {
 	Heartbeat time.Duration
 	// a peer that sends nothing for so long is gone; 0 is never. Three times its Heartbeat is usual
 	Silence time.Duration
-	// the dialling side takes the Silence of the listening side, if that states one: a cluster's bound is set in one place
+	// the dialing side takes the Silence of the listening side, if that states one: a cluster's bound is set in one place
 	Follows   bool
 	FrameTime time.Duration // a frame that was begun ends within it; 30 s
 	WriteTime time.Duration // a peer reads something within it, or is gone; 30 s

@@ -81,7 +81,7 @@ func lifetime(c *x509.Certificate, now time.Time) string {
 }
 
 // RefusedByPeer reports whether an error is a TLS alert that the peer sent, such as that it does not accept this side's
-// certificate. In TLS 1.3 a dialler has verified the peer's certificate by then.
+// certificate. In TLS 1.3 a dialer has verified the peer's certificate by then.
 func RefusedByPeer(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
@@ -114,7 +114,7 @@ func certified(socket net.Conn) (transport.Holder, error) {
 	return transport.HolderOf(shown[0])
 }
 
-// checkServer checks that the certificate of who listens at an address is for the kind of process that is dialled there
+// checkServer checks that the certificate of who listens at an address is for the kind of process that is dialed there
 // in a role: a tenant must not stand in for a controller that others show their tokens to.
 //
 // Errors: UNAUTHENTICATED.

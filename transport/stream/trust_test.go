@@ -170,7 +170,7 @@ func TestCertificateOpensItsRole(t *testing.T) {
 }
 
 // A certificate of a role does not stand in for a process of another: no token is shown to a tenant, or to a worker
-// that listens where a controller is dialled.
+// that listens where a controller is dialed.
 func TestServerHasACertificateForWhatItIs(t *testing.T) {
 	here := newAuthority(t)
 	as := func(pass transport.Pass) *tls.Config {
@@ -204,21 +204,21 @@ func TestServerHasACertificateForWhatItIs(t *testing.T) {
 			Options{Credentials: cred(), TLS: as(transport.Operator)})
 		if refused := status.CodeOf(err) == status.Unauthenticated; refused != (c.says != "") ||
 			refused && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%v dialled as %v: %v", c.server, c.role, err)
+			t.Errorf("%v dialed as %v: %v", c.server, c.role, err)
 		}
 		if n := <-got; (n == 0) != (c.says != "") {
-			t.Errorf("%v dialled as %v was sent %d bytes", c.server, c.role, n)
+			t.Errorf("%v dialed as %v was sent %d bytes", c.server, c.role, n)
 		}
 		l.Close()
 	}
 }
 
-// Without TLS, no address that other machines reach is dialled or listened at: the token would be sent to be read.
+// Without TLS, no address that other machines reach is dialed or listened at: the token would be sent to be read.
 func TestNoPlainConnectionsBetweenMachines(t *testing.T) {
 	const far = "tcp:192.0.2.1:8476"
-	_, _, dialled := Dial(t.Context(), far, &wire.Hello{}, Options{Credentials: cred()})
+	_, _, dialed := Dial(t.Context(), far, &wire.Hello{}, Options{Credentials: cred()})
 	_, listened := Listen(far, Options{Credentials: cred()}, nil)
-	for _, err := range []error{dialled, listened} {
+	for _, err := range []error{dialed, listened} {
 		statustest.Fails(t, "the error", err, status.FailedPrecondition,
 			far+" can be reached from other machines, and there is no TLS: give the authority by --tls-ca or PATHWAYS_TLS_CA")
 	}
@@ -282,8 +282,8 @@ func TestCredentialsNameTheirTenant(t *testing.T) {
 	}
 }
 
-// admitted has a dialler greet a listener in a role, and returns as whom it is admitted, or why not.
-func admitted(t *testing.T, listener, dialler Options, role wire.Role) (transport.Holder, error) {
+// admitted has a dialer greet a listener in a role, and returns as whom it is admitted, or why not.
+func admitted(t *testing.T, listener, dialer Options, role wire.Role) (transport.Holder, error) {
 	t.Helper()
 	l := statustest.Value(Listen("tcp:127.0.0.1:0", listener, nil)).OK(t)
 	defer l.Close()
@@ -291,13 +291,13 @@ func admitted(t *testing.T, listener, dialler Options, role wire.Role) (transpor
 	go func() {
 		in, err := l.Accept()
 		if err != nil {
-			return // the dialler is refused
+			return // the dialer is refused
 		}
 		holders <- in.Holder
-		_ = in.Welcome(&wire.Welcome{}) // the dialler says if it fails
+		_ = in.Welcome(&wire.Welcome{}) // the dialer says if it fails
 		in.Close()
 	}()
-	conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: role}, dialler)
+	conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: role}, dialer)
 	if err != nil {
 		return transport.Holder{}, err
 	}

@@ -25,7 +25,7 @@ type Forwarder struct {
 }
 
 // pair is the two connections that are one through the forwarder.
-type pair struct{ dialler, listener net.Conn }
+type pair struct{ dialer, listener net.Conn }
 
 // Forward makes a forwarder to a listener on "host:port".
 func Forward(t testing.TB, to string) *Forwarder {
@@ -50,14 +50,14 @@ func Forward(t testing.TB, to string) *Forwarder {
 	return f
 }
 
-func (f *Forwarder) forward(dialler net.Conn) {
-	defer dialler.Close()
+func (f *Forwarder) forward(dialer net.Conn) {
+	defer dialer.Close()
 	listener, err := net.Dial("tcp", f.to)
 	if err != nil {
 		return
 	}
 	defer listener.Close()
-	p := &pair{dialler, listener}
+	p := &pair{dialer, listener}
 	f.mu.Lock()
 	cut, limit := f.cut, f.limit
 	f.made++
@@ -70,7 +70,7 @@ func (f *Forwarder) forward(dialler net.Conn) {
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
-		_, _ = io.Copy(listener, dialler) // its end is all there is to know
+		_, _ = io.Copy(listener, dialer) // its end is all there is to know
 		listener.(*net.TCPConn).CloseWrite()
 	})
 	both.Go(func() {
@@ -78,11 +78,11 @@ func (f *Forwarder) forward(dialler net.Conn) {
 		if limit > 0 {
 			from = io.LimitReader(listener, limit)
 		}
-		_, _ = io.Copy(dialler, from)
+		_, _ = io.Copy(dialer, from)
 		if limit > 0 {
 			p.close()
 		}
-		dialler.(*net.TCPConn).CloseWrite()
+		dialer.(*net.TCPConn).CloseWrite()
 	})
 	both.Wait()
 	f.mu.Lock()
@@ -91,7 +91,7 @@ func (f *Forwarder) forward(dialler net.Conn) {
 }
 
 func (p *pair) close() {
-	p.dialler.Close()
+	p.dialer.Close()
 	p.listener.Close()
 }
 

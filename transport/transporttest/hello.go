@@ -11,7 +11,7 @@ import (
 )
 
 // Greeted dials a listener, which lets it in, and returns both ends.
-func Greeted(t testing.TB, l transport.Listener, d transport.Dialer) (dialled, accepted transport.Conn) {
+func Greeted(t testing.TB, l transport.Listener, d transport.Dialer) (dialed, accepted transport.Conn) {
 	t.Helper()
 	type end struct {
 		c   transport.Conn
