@@ -25,7 +25,9 @@ func (st *State) free(s *session, m *wire.Free) {
 		}
 	})
 	st.letGo(s, kept, workers)
-	st.freeRows(s, m.Rows)
+	if len(m.Rows) > 0 {
+		st.freeRows(s, m.Rows)
+	}
 }
 
 // remove takes an object out of its session.

@@ -100,10 +100,12 @@ type gang struct {
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {
-	g := new(gang)
+	var g *gang
 	if n := len(st.freeOps); n > 0 {
 		g = st.freeOps[n-1]
 		st.freeOps = st.freeOps[:n-1]
+	} else {
+		g = new(gang)
 	}
 	g.s, g.op, g.began = s, op, st.now
 	return g
