@@ -316,6 +316,8 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	var err error
 	if kind == wire.KindCompleted { // one a worker and gang
 		m, err = &c.ends, c.ends.Parse(payload)
+		ok, busy := c.ends.Ok, c.ends.Busy
+		defer func() { c.ends.Ok, c.ends.Busy = ok, busy }() // Split leaves their ends, which have no room before them
 	} else {
 		m, err = controller.Decode(kind, payload)
 	}
