@@ -102,6 +102,9 @@ func (e *Engine) Begin(g Gang) {
 	}
 }
 
+// errEnded ends calls that come when their gang has ended. It is made once, since every gang ends.
+var errEnded = status.New(status.Cancelled, "the computation has ended on this worker")
+
 // End forgets a gang all of whose local devices are done with it, or that was
 // aborted. Calls that are left end with CANCELLED.
 func (e *Engine) End(id uint64) {
@@ -116,7 +119,7 @@ func (e *Engine) End(id uint64) {
 		delete(e.launches, g.launch)
 	}
 	e.mu.Unlock()
-	if g.abort(status.New(status.Cancelled, "gang %d has ended on this worker", id)) {
+	if g.abort(errEnded) {
 		e.exchange.Fail(e.space, id, g.reason()) // what came for it since, too
 	}
 	if e.board != nil {
