@@ -42,6 +42,7 @@ type Client struct {
 	platform, version string
 	devices           []device.Device
 	handles           []deviceHandles
+	numbers           []int // of the devices: 0, 1, 2 …
 	local             map[*C.PJRT_Device]int
 	store             *store
 	options           ClientOptions
@@ -248,6 +249,7 @@ func (c *Client) describe() error {
 			return err
 		}
 		c.devices = append(c.devices, d)
+		c.numbers = append(c.numbers, len(c.handles))
 		c.handles = append(c.handles, h)
 		c.local[raw] = i
 	}

@@ -53,7 +53,8 @@ func (x *Executable) Execute(r device.Run) (*device.Results, error) {
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := x.inputs(r, devices)
+	var few [8]*Buffer
+	inputs, err := x.inputs(r, devices, few[:0])
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func (x *Executable) place(r device.Run) (devices []int, only *C.PJRT_Device, er
 		if x.portable {
 			at = r.Only
 		}
-		devices = []int{r.Only}
+		devices = x.client.numbers[r.Only : r.Only+1]
 	case x.portable:
 		at = x.devices[0]
 	}
@@ -134,14 +135,14 @@ func (x *Executable) place(r device.Run) (devices []int, only *C.PJRT_Device, er
 	return devices, only, nil
 }
 
-// inputs checks the buffers of a run, row after row, and keeps them alive. With an error it keeps none.
-func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err error) {
+// inputs checks the buffers of a run, row after row, and keeps them alive: it appends them to held, which is empty.
+// With an error it keeps none.
+func (x *Executable) inputs(r device.Run, devices []int, held []*Buffer) (_ []*Buffer, err error) {
 	defer func() {
 		if err != nil {
 			for _, b := range held {
 				b.release()
 			}
-			held = nil
 		}
 	}()
 	numArgs := len(r.Inputs[0])
@@ -155,7 +156,7 @@ func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err er
 				"NotDonated names argument %d: it must name each of arguments 0 to %d at most once", n, numArgs-1)
 		}
 	}
-	held = make([]*Buffer, 0, len(devices)*numArgs)
+	held = slices.Grow(held, len(devices)*numArgs)
 	for row, inputs := range r.Inputs {
 		if len(inputs) != numArgs {
 			return held, status.New(status.InvalidArgument, "row 0 of the inputs of %s has %d arguments, row %d has %d",
@@ -246,8 +247,7 @@ func (x *Executable) results(l *C.pwdrv_launch, devices []int) *device.Results {
 		x.sizes.Store(sizes)
 	}
 	buffers := make([]Buffer, len(raws))
-	values := make([]device.Buffer, len(raws))
-	r := &device.Results{Outputs: make([][]device.Buffer, len(devices)), Done: make([]device.Event, len(devices))}
+	r, values := newResults(len(devices), len(raws))
 	for d, local := range devices {
 		for i := range n {
 			at := d*n + i
@@ -266,6 +266,23 @@ func (x *Executable) results(l *C.pwdrv_launch, devices []int) *device.Results {
 		}
 	}
 	return r
+}
+
+// newResults makes the results of a run on some devices, and room for all their buffers: in one piece for the most
+// usual run, of one result on one device. The buffers themselves live longer.
+func newResults(devices, buffers int) (*device.Results, []device.Buffer) {
+	if devices == 1 && buffers == 1 {
+		one := new(struct {
+			device.Results
+			outputs [1][]device.Buffer
+			done    [1]device.Event
+			values  [1]device.Buffer
+		})
+		one.Outputs, one.Done = one.outputs[:], one.done[:]
+		return &one.Results, one.values[:]
+	}
+	return &device.Results{Outputs: make([][]device.Buffer, devices), Done: make([]device.Event, devices)},
+		make([]device.Buffer, buffers)
 }
 
 // launch returns C arrays for a run, or nil if memory is short; keep takes them back.
