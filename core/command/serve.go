@@ -104,6 +104,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		signal.Notify(again, syscall.SIGHUP)
 		defer signal.Stop(again)
 	}
+	collectSeldom()
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
 		Listen: listen, Secret: secret, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Lease: s.time("lease"), State: state, Sequential: dispatch == "sequential", StuckAfter: s.time("stuck-after"),
@@ -285,6 +286,7 @@ func (p *program) serveWorker(ctx context.Context, c cluster.WorkerConfig, kind 
 		return err
 	}
 	defer c.Driver.Close()
+	collectSeldom()
 	return stopped(ctx, cluster.ServeWorker(ctx, c))
 }
 
