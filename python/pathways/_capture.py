@@ -7,7 +7,6 @@ set of devices.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import json
 import threading
@@ -84,13 +83,6 @@ def is_inside(x: Any) -> bool:
         library.pathways_release(number, 1)
 
 
-def _passable(a: Array) -> Array:
-    """Returns how an array is described that is moved to where it can come back."""
-    if not _passage.elsewhere(a.sharding):
-        return a
-    return dataclasses.replace(a, sharding=_passage.in_default_memory(a.sharding))
-
-
 def _groups(arrays: Sequence[Array]) -> list[list[int]]:
     """Groups the indices of arrays that enter or leave together, in their order."""
     groups: dict[Any, list[int]] = {}
@@ -153,7 +145,7 @@ class Captured:
         at = 0
         try:
             for take, which in self.takes:
-                _passage.export(take, [_passage.passable(arrays[i]) for i in which], _room(inputs, at, len(which)))
+                _passage.export(take, [arrays[i] for i in which], _room(inputs, at, len(which)))
                 at += len(which)
             if refusal := library.pathways_program_run(self.number, inputs, n, outputs, m):
                 _native.check(refusal)
@@ -182,10 +174,6 @@ def _made(i: int) -> Callable[..., Any]:
     return lambda leaves, made: made[i]
 
 
-def _moved(i: int, sharding: Any) -> Callable[..., Any]:
-    return lambda leaves, made: _passage.put(made[i], sharding)
-
-
 def _wrapped(i: int, impl: Any) -> Callable[..., Any]:
     return lambda leaves, made: jax.random.wrap_key_data(made[i], impl=impl)
 
@@ -197,8 +185,6 @@ def _constant(x: Any) -> Callable[..., Any]:
 def capture(name: str, call: Callable[..., Any], keys: list[Any], arrays: list[Array], donated: list[bool]) -> Captured:
     """Captures a call of a function whose leaves are replaced by arrays without contents."""
     library = _library()
-    shardings = [a.sharding for a in arrays]
-    arrays = [_passable(a) for a in arrays]
     groups = _groups(arrays)
     takes = [(_passage.exporting(tuple(arrays[i] for i in group)), group) for group in groups]
     inputs = [_passage.importing(tuple(arrays[i] for i in group)) for group in groups]
@@ -212,7 +198,6 @@ def capture(name: str, call: Callable[..., Any], keys: list[Any], arrays: list[A
             flags = bytes(donated[i] for i in group)
             _native.check(library.pathways_capture_inputs(len(group), flags))
             for i, x in zip(group, give(), strict=True):
-                x = _passage.put(x, shardings[i]) if _passage.elsewhere(shardings[i]) else x
                 symbols[i] = x if keys[i] is None else jax.random.wrap_key_data(x, impl=keys[i])
         leaves, structure = jax.tree.flatten(call(symbols))
         return _finish(library, takes, leaves, structure, symbols)
@@ -241,7 +226,7 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
         if isinstance(x, jax.core.Tracer):
             raise failed_precondition("a program returned a value that JAX traces outside of it")
         if id(x) not in given and isinstance(x, jax.Array):
-            arrays[id(x)] = _passage.passable(x if key_of(x) is None else jax.random.key_data(x))
+            arrays[id(x)] = x if key_of(x) is None else jax.random.key_data(x)
     order = list(arrays)
     described = [array_of(arrays[i]) for i in order]
     numbers = (ctypes.c_uint64 * len(order))()
@@ -266,8 +251,6 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
             captured.results.append(_constant(x))
         elif (impl := key_of(x)) is not None:
             captured.results.append(_wrapped(places[id(x)], impl))
-        elif _passage.elsewhere(x.sharding):
-            captured.results.append(_moved(places[id(x)], x.sharding))
         else:
             captured.results.append(_made(places[id(x)]))
     for group in groups:

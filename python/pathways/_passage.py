@@ -97,9 +97,6 @@ def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-put = at_once(lambda x, sharding: jax.device_put(x, sharding))
-
-
 def in_rows(x: jax.Array) -> jax.Array:
     """Returns the array with a row-major layout: on a cluster, only such arrays are copied from device to device."""
     rows = Layout(tuple(range(x.ndim)))
@@ -107,22 +104,6 @@ def in_rows(x: jax.Array) -> jax.Array:
     if layout is None or layout.major_to_minor == rows.major_to_minor:
         return x
     return jax.device_put(x, Format(rows, x.sharding))
-
-
-def elsewhere(sharding: Sharding) -> bool:
-    """Returns whether arrays are in another memory than a CPU's default one: XLA's programs for CPUs return none."""
-    device = next(iter(sharding.device_set))
-    return device.platform == "cpu" and sharding.memory_kind not in (None, device.default_memory().kind)
-
-
-def in_default_memory(sharding: Sharding) -> Sharding:
-    device = next(iter(sharding.device_set))
-    return sharding.with_memory_kind(device.default_memory().kind)
-
-
-def passable(x: jax.Array) -> jax.Array:
-    """Returns the array in a memory in which it can come back."""
-    return put(x, in_default_memory(x.sharding)) if elsewhere(x.sharding) else x
 
 
 def _compiled(function: Callable[..., Any], arrays: tuple[Array, ...], *arguments: Any, **options: Any) -> Any:

@@ -115,14 +115,7 @@ def _route(
         return lambda x: _empty(shape, dtype, target)
     if len(before) == len(after) == 1 and not _crosses(source, target):
         return lambda x: jax.device_put(_passage.in_rows(x), target)  # JAX copies it from device to device
-    default = _passage.in_default_memory(target)
-    elsewhere = target.memory_kind not in (None, default.memory_kind)
-    if elsewhere and not _connected(target):  # XLA's programs for CPUs have no results in other memories
-        middle = _route(shape, dtype, weak, source, default)
-        same = source.is_equivalent_to(default, len(shape))
-        return lambda x: jax.device_put(x if same else middle(x), target)
     if carrier := wide(dtype):
-        source = _passage.in_default_memory(source)
         widen = _jitted("reshard_widen", lambda x: _cast(x, carrier), source)
         narrow = _jitted("reshard_narrow", lambda x: _cast(x, dtype), target)
         middle = _route(shape, np.dtype(carrier), False, source, target)
