@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"testing"
@@ -48,19 +49,14 @@ var (
 
 // plays plays graph 1, of so many nodes, on an input.
 func (b *bed) plays(nodes int, input uint64) {
-	first := b.st.gang + 1
 	b.say(b.client, wire.KindPlay, &wire.Play{Op: b.next(), Graph: 1, Nodes: uint32(nodes), First: b.next() + 1<<20,
 		Inputs: []uint64{input}})
-	ends := new(wire.Completed)
-	for n := range uint64(nodes) {
-		ends.Ok = append(ends.Ok, first+n)
-	}
-	for _, w := range b.workers {
-		left := &wire.Completed{Ok: ends.Ok}
-		for first := Split(wire.KindCompleted, left); first != nil; first = Split(wire.KindCompleted, left) {
-			b.say(w, wire.KindCompleted, first)
+	for len(b.st.gangs) > 0 { // later nodes are dispatched when earlier ones have ended on all workers
+		under := slices.Sorted(maps.Keys(b.st.gangs))
+		done := mustMarshal(b.t, &wire.Completed{Ok: under[:min(len(under), endsAtOnce)]})
+		for _, w := range b.workers {
+			b.frame(w, wire.KindCompleted, done)
 		}
-		b.say(w, wire.KindCompleted, left)
 	}
 	b.step(Event{Kind: Flush})
 }
