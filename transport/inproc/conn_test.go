@@ -45,7 +45,7 @@ func BenchmarkConn(b *testing.B) {
 }
 
 // A dialer waits for its welcome for as long as the accepting side says that it has to, and hears what for, once.
-func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
+func TestDialerWaitsAsLongAsItIsTold(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var heard []string
 		n := NewNetwork(transport.Credentials{Waits: func(why string) { heard = append(heard, why) }})
