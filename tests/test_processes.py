@@ -147,31 +147,6 @@ def test_uncaught_ctrl_c_ends_as_any_python_script():
     assert "KeyboardInterrupt" in done.stderr and "computes" not in done.stdout
 
 
-CALLS_OF_THE_LIBRARY = """
-    import threading
-    import jax
-
-    jax.devices()
-    begun = threading.Semaphore(0)
-
-    def work():
-        while True:
-            pathways.make_virtual_device_set().add_slice(devices=1)
-            begun.release()
-
-    for _ in range(4):
-        threading.Thread(target=work, daemon=True).start()
-    for _ in range(40):
-        begun.acquire()
-"""
-
-
-@pytest.mark.versions
-def test_daemon_threads_in_calls_of_the_library_print_nothing_when_python_ends():
-    for done in fresh.forked(CALLS_OF_THE_LIBRARY, 4):
-        assert (done.returncode, done.stderr) == (0, ""), done
-
-
 # No daemon thread that is inside JAX when Python ends: jaxlib itself aborts there.
 EXITS = {
     "end": "",
