@@ -24,7 +24,7 @@ func TestGarbageIsCollectedSeldomAndTheBallastTakesNoMemory(t *testing.T) {
 	before := resident()
 	collectSeldom()
 	if took := resident() - before; took > leastHeap/4 {
-		t.Errorf("the ballast takes %d bytes of memory", took)
+		t.Errorf("the ballast of %d bytes takes %d bytes of memory", len(ballast), took)
 	}
 	runtime.GC()
 	goal := []metrics.Sample{{Name: "/gc/heap/goal:bytes"}}
