@@ -109,7 +109,7 @@ def _route(
     if list(before) == list(after) and _connected(target):
         return _jitted("reshard", lambda x: x, target)
     if 0 in shape:  # XLA does not divide an array without elements
-        if weak and not _passage.elsewhere(target):  # NumPy's arrays are not weakly typed
+        if weak:  # NumPy's arrays are not weakly typed
             make = _passage.zeros(_passage.Array(shape, dtype, weak, target))
             return lambda x: make()
         return lambda x: _empty(shape, dtype, target)
