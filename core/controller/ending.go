@@ -37,7 +37,7 @@ func (st *State) retireCharge(s *session, charge ledger.ID) {
 }
 
 // gangs is a list of gangs, in the order of their numbers.
-type gangs struct{ first, last *gang }
+type gangs = linkedList[gang, *gang]
 
 // listOf returns the list that a gang under way is in.
 func (s *session) listOf(g *gang) *gangs {
@@ -51,13 +51,7 @@ func (s *session) listOf(g *gang) *gangs {
 func (s *session) list(g *gang) {
 	s.entered++
 	g.turn = s.entered
-	all := s.listOf(g)
-	if g.before = all.last; g.before != nil {
-		g.before.behind = g
-	} else {
-		all.first = g
-	}
-	all.last = g
+	s.listOf(g).add(g)
 }
 
 // unlist removes a gang that has ended from its list. Objects leave the ledger that were freed before all gangs still
@@ -65,16 +59,7 @@ func (s *session) list(g *gang) {
 func (st *State) unlist(g *gang) {
 	s, first := g.s, g.before == nil
 	all := s.listOf(g)
-	if first {
-		all.first = g.behind
-	} else {
-		g.before.behind = g.behind
-	}
-	if g.behind != nil {
-		g.behind.before = g.before
-	} else {
-		all.last = g.before
-	}
+	all.remove(g)
 	for _, charge := range g.retires {
 		st.retireCharge(s, charge)
 	}

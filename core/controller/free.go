@@ -55,27 +55,13 @@ func (st *State) remove(s *session, id uint64) (was object, found bool) {
 func (s *session) add(id uint64, o *object) {
 	s.objects[id] = o
 	o.id = id
-	if o.before = s.made.last; o.before != nil {
-		o.before.behind = o
-	} else {
-		s.made.first = o
-	}
-	s.made.last = o
+	s.made.add(o)
 }
 
 // unlist is the end of add.
 func (s *session) unlist(o *object) {
 	delete(s.objects, o.id)
-	if o.before != nil {
-		o.before.behind = o.behind
-	} else {
-		s.made.first = o.behind
-	}
-	if o.behind != nil {
-		o.behind.before = o.before
-	} else {
-		s.made.last = o.before
-	}
+	s.made.remove(o)
 }
 
 // maxFreed is how many objects are in one Free: a number takes up to ten bytes, and a frame is six times as long.

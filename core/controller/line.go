@@ -45,18 +45,17 @@ import (
 // entry is an operation or a release that waits for its turn, or a run that has had its turn, waits for its place, and
 // makes others wait. It is of one of four kinds, or of none if its operation has failed.
 type entry struct {
-	s      *session
-	on     set          // virtual devices
-	g      *gang        // an operation
-	reads  uint64       // of a fetch: the array that it reads
-	free   *wire.Free   // arrays to release
-	forget *wire.Forget // programs and graphs
-	play   *play        // with node: releases what no node behind that one uses
-	node   int          //
-	waits  int          // entries that it waits for
-	then   []*entry     // those that wait for it
-	before *entry       // neighbors in the line; before also links those to be used again
-	behind *entry       //
+	s            *session
+	on           set          // virtual devices
+	g            *gang        // an operation
+	reads        uint64       // of a fetch: the array that it reads
+	free         *wire.Free   // arrays to release
+	forget       *wire.Forget // programs and graphs
+	play         *play        // with node: releases what no node behind that one uses
+	node         int          //
+	waits        int          // entries that it waits for
+	then         []*entry     // those that wait for it
+	links[entry]              // in the line; before also links those to be used again
 }
 
 // isPassive reports whether later entries need not wait for this one: it only releases something.
@@ -66,8 +65,8 @@ func (e *entry) isPassive() bool {
 
 // line is the operations of a session that wait for their turn, in order.
 type line struct {
-	first, last *entry
-	length      int
+	linkedList[entry, *entry]
+	length int
 }
 
 // newEntry returns an entry that is in no line yet.
@@ -83,7 +82,7 @@ func (st *State) newEntry(s *session) *entry {
 // dropEntry keeps an entry to be used again.
 func (st *State) dropEntry(e *entry) {
 	clear(e.then)
-	*e = entry{on: e.on[:0], then: e.then[:0], before: st.freeEntries}
+	*e = entry{on: e.on[:0], then: e.then[:0], links: links[entry]{before: st.freeEntries}}
 	st.freeEntries = e
 }
 
@@ -121,26 +120,12 @@ func (st *State) lineUp(e *entry) bool {
 
 func (l *line) append(e *entry) {
 	l.length++
-	if e.before = l.last; e.before != nil {
-		e.before.behind = e
-	} else {
-		l.first = e
-	}
-	l.last = e
+	l.add(e)
 }
 
 func (l *line) remove(e *entry) {
 	l.length--
-	if e.before != nil {
-		e.before.behind = e.behind
-	} else {
-		l.first = e.behind
-	}
-	if e.behind != nil {
-		e.behind.before = e.before
-	} else {
-		l.last = e.before
-	}
+	l.linkedList.remove(e)
 }
 
 // waitsForTurn reports whether an admitted operation has to wait for others of its session, and puts it into the line

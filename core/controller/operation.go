@@ -93,10 +93,10 @@ type gang struct {
 	message proto.Message
 	cut     *cut // of a Transfer
 	// Of its session's gangs under way: its place among them, and its neighbors.
-	turn           uint64
-	before, behind *gang
-	retires        []ledger.ID // of a put: what of its array was freed before it has ended
-	keeps          []*kept     // workers that have gone and whose places it still has, by the times of their going
+	turn uint64
+	links[gang]
+	retires []ledger.ID // of a put: what of its array was freed before it has ended
+	keeps   []*kept     // workers that have gone and whose places it still has, by the times of their going
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {

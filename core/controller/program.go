@@ -72,48 +72,9 @@ type program struct {
 	// The line of the user's code that called it first, if that is known.
 	firstCall []byte
 	// Graphs that run it keep it when it is forgotten.
-	graphs    int
-	forgotten bool
-	// In the list of its session's.
-	before, behind *program
-}
-
-// programList is a session's programs in the order in which it got them, those included that only graphs keep. So the
-// first of thousands is at hand when the session ends.
-type programList struct{ first, last *program }
-
-func (l *programList) add(p *program) {
-	if p.before = l.last; p.before != nil {
-		p.before.behind = p
-	} else {
-		l.first = p
-	}
-	l.last = p
-}
-
-func (l *programList) remove(p *program) {
-	if p.before != nil {
-		p.before.behind = p.behind
-	} else {
-		l.first = p.behind
-	}
-	if p.behind != nil {
-		p.behind.before = p.before
-	} else {
-		l.last = p.before
-	}
-	p.before, p.behind = nil, nil
-}
-
-// each yields the programs. No other than the one yielded may go meanwhile.
-func (l *programList) each(yield func(*program) bool) {
-	for p := l.first; p != nil; {
-		next := p.behind
-		if !yield(p) {
-			return
-		}
-		p = next
-	}
+	graphs         int
+	forgotten      bool
+	links[program] // in the list of its session's
 }
 
 // How far back the average of a program's device time reaches, roughly: twice the time for which a device is given work

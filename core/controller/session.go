@@ -44,11 +44,13 @@ type session struct {
 	single    []*place // by virtual device; see alone
 
 	// What it has there.
-	objects     map[uint64]*object
-	made        objectList       // of these
-	lost        map[uint64]error // by object: why some of its shards are lost; those left are on the object's place
-	programs    map[uint64]*program
-	allPrograms programList          // these, and those that only graphs keep
+	objects map[uint64]*object
+	// Of these, in the order in which they were made: a worker's loss looks at some at a time.
+	made     linkedList[object, *object]
+	lost     map[uint64]error // by object: why some of its shards are lost; those left are on the object's place
+	programs map[uint64]*program
+	// These, and those that only graphs keep, in the order in which it got them.
+	allPrograms linkedList[program, *program]
 	compiling   map[uint64]*compiled // by program
 	graphs      map[uint64]*graph
 	nodes       int // of graphs
@@ -113,8 +115,8 @@ type object struct {
 	of      *assembly    // nil unless it was assembled
 	in      []membership // objects that were assembled of it
 	// In the list of its session's.
-	id             uint64
-	before, behind *object
+	id uint64
+	links[object]
 }
 
 // place is a list of virtual devices, with what a gang on them needs. A session has one place for each such list.
@@ -145,10 +147,6 @@ type place struct {
 	past      error        // something else is behind its devices now
 	checked   uint64       // State.reach when err was looked for
 }
-
-// objectList is a session's objects in the order in which they were made. So a worker's loss can look at some of a
-// million at a time.
-type objectList struct{ first, last *object }
 
 const maxPlaces = 1 << 14
 
