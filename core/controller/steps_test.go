@@ -174,15 +174,7 @@ var stepCases = []stepCase{
 			b.reportAll()
 		}},
 	{name: "transfer of shards", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) },
-		again: func(b *bed, i int) {
-			m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
-			all := uint32(len(onAll(b)))
-			for d := range all {
-				m.Moves = append(m.Moves, &wire.Move{Source: 1, From: d, To: (d + 8) % all})
-			}
-			b.say(b.client, wire.KindTransfer, m)
-			b.reportAll()
-		}},
+		again: func(b *bed, i int) { b.shift(8) }},
 	{name: "transfer of regions", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) },
 		again: func(b *bed, i int) {
 			m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
@@ -311,15 +303,7 @@ var stepCases = []stepCase{
 			b.say(b.client, wire.KindGraph, chainOf(uint64(i+1), 16, len(onAll(b)), 4))
 		}},
 	{name: "transfer of shards, 10,000 workers", workers: 10000, devices: 4, begin: func(b *bed) { b.puts(onAll(b)) },
-		again: func(b *bed, i int) {
-			m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
-			all := uint32(len(onAll(b)))
-			for d := range all {
-				m.Moves = append(m.Moves, &wire.Move{Source: 1, From: d, To: (d + 4) % all})
-			}
-			b.say(b.client, wire.KindTransfer, m)
-			b.reportAll()
-		}},
+		again: func(b *bed, i int) { b.shift(4) }},
 	{name: "compile, 255 sessions wait", workers: 512, devices: 8, sessions: 255, again: func(b *bed, i int) {
 		var op uint64
 		for _, s := range b.sessions() {
@@ -495,4 +479,15 @@ func (b *bed) asks(m *wire.Ask) {
 	}
 	b.step(Event{Kind: Message, Conn: operator, Wire: wire.KindAsk, Message: m,
 		report: encodedReport(a.Report(), wire.Viewer{})})
+}
+
+// shift has each shard of the first array sent to the device so many places further.
+func (b *bed) shift(by uint32) {
+	m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
+	all := uint32(len(onAll(b)))
+	for d := range all {
+		m.Moves = append(m.Moves, &wire.Move{Source: 1, From: d, To: (d + by) % all})
+	}
+	b.say(b.client, wire.KindTransfer, m)
+	b.reportAll()
 }
