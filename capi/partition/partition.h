@@ -12,7 +12,7 @@
 // once for each kind of such calls.
 bool pw_partition_asks(const char* code, size_t size);
 
-// The program that is to be compiled: malloc'd; NULL if it is the given one.
+// The program to compile, from malloc; NULL if it is the one that was given.
 typedef struct {
   char *format, *code, *options;
   size_t code_size, options_size;

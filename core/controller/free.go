@@ -51,7 +51,7 @@ func (st *State) remove(s *session, id uint64) (was object, found bool) {
 	return was, true
 }
 
-// add gives a session an array of a new number.
+// add registers a new array with the session, under its number.
 func (s *session) add(id uint64, o *object) {
 	s.objects[id] = o
 	o.id = id
