@@ -39,8 +39,8 @@ func (w *Worker) record(q *queue, l *launch) {
 
 // profile begins or ends a recording.
 func (w *Worker) profile(m *wire.Profile) {
-	now := time.Now().UnixNano()
-	answer := &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: m.Session, Worker: w.self, NowNs: now}
+	now := time.Now()
+	answer := &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: m.Session, Worker: w.self, NowNs: now.UnixNano()}
 	key := recordingKey{m.Session, m.Id}
 	rec, others := w.recordings[key], 0
 	for k := range w.recordings {
@@ -51,7 +51,8 @@ func (w *Worker) profile(m *wire.Profile) {
 	switch {
 	case !m.Stop && rec != nil: // a client asks again when the controller has started again
 	case !m.Stop && others < maxRecordings:
-		w.epoch.Store(now - int64(w.elapsed()))
+		// Of one reading: between two, this thread may stand still, and all that is recorded would seem that much earlier.
+		w.epoch.Store(now.UnixNano() - int64(now.Sub(w.since)))
 		w.recordings[key] = w.recorder.Start(m.Session, maxSpans)
 	case !m.Stop:
 		answer.Status = wire.Of(status.New(status.ResourceExhausted,
