@@ -512,7 +512,8 @@ func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 	at.gangs--
 	at.counts(g, -1)
 	at.since = f.now
-	at.longest = max(at.longest, time)
+	time, expected := f.charged(p, group, g, time)
+	at.longest = max(at.longest, expected)
 	t, u := &p.on[group], &s.on[group]
 	charge := f.estimate(g)
 	p.correct(group, cost, charge, time, f.weightOf(p, group))
@@ -525,6 +526,26 @@ func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 	t.mean += float64(time) / float64(max(1, t.waiting))
 	f.set(s, group, u.gangs-1, u.waits)
 	t.take(p, f.now-at.longest, time-cost)
+}
+
+// charged returns what a party is charged for a gang that took some time on a group's devices, and how much of that
+// could be expected. A gang that takes far longer than its program's last ones is not the party's fault: its worker may
+// have stood still. So it is charged more than twice its estimate only as far as others come first for ten seconds, over
+// which shares hold.
+func (f *Fair) charged(p *party, group int, g *Gang, time int64) (charged, expected int64) {
+	const (
+		usual = 2    // times the estimate
+		most  = 10e9 // nanoseconds for which others come first
+	)
+	if expected = usual * max(f.estimate(g), g.Cost); g.Cost <= 0 || time <= expected {
+		return time, time
+	}
+	weight := f.weightOf(p, group)
+	bound := most * weight / max(weight, f.weights(group)-weight)
+	if p.terms.AtMost > 0 {
+		bound = min(bound, most*p.terms.AtMost)
+	}
+	return max(expected, min(time, int64(bound))), expected
 }
 
 // estimate returns the time that a gang is charged on each device before it is measured.
