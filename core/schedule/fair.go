@@ -14,15 +14,16 @@ import (
 //
 // Time is counted on each device, by tenant: the time for which its gangs occupied the device, divided by its weight.
 // Each device has a virtual time: the count at which the tenant that was served last began its turn. A tenant that
-// arrives begins at the virtual time, so it has neither saved up time nor pays for time before (start-time fair
-// queueing). Of the gangs that are first in their sessions, the next place goes to the one whose tenant leads least
-// over the virtual times of its devices. Among a tenant's sessions, time is counted in the same way. So neither the
-// number of its sessions nor their coming and going changes what a tenant gets. A gang is charged its estimated cost
-// when it gets its place, and the difference when it has ended and was measured.
+// arrives begins there, or level with the one that is furthest behind, so it has neither saved up time nor pays for
+// time before (start-time fair queueing). Of the gangs that are first in their sessions, the next place goes to the
+// one whose tenant leads least over the virtual times of its devices. Among a tenant's sessions, time is counted in
+// the same way. So neither the number of its sessions nor their coming and going changes what a tenant gets. A gang is
+// charged its estimated cost when it gets its place, and the difference when it has ended and was measured.
 //
 // A new session of a tenant begins at the average of what the tenant's sessions have had: if it began at their virtual
 // time, it would come before the sessions that stay, and so would each further new one. A new tenant does come before
-// others, since a tenant below its share waits for one window at most.
+// others, also before those that have been behind for longer, since a tenant below its share waits for one window at
+// most.
 //
 // While a tenant is ahead of another one that has gangs on a device, it may have at most its share of what is placed
 // there; so may a session among those of its tenant. This makes shares hold also for sessions that keep only a few
@@ -447,6 +448,7 @@ func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
 	}
 	p.takes++
 	p.placed++
+	p.served = f.now
 	f.placed++
 }
 
@@ -529,9 +531,9 @@ func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 }
 
 // charged returns what a party is charged for a gang that took some time on a group's devices, and how much of that
-// could be expected. A gang that takes far longer than its program's last ones is not the party's fault: its worker may
-// have stood still. So it is charged more than twice its estimate only as far as others come first for ten seconds, over
-// which shares hold.
+// could be expected. A gang that takes far longer than its program's last ones is not the party's fault: its worker
+// may have stood still. So it is charged more than twice its estimate only as far as others come first for ten
+// seconds, the time over which shares hold.
 func (f *Fair) charged(p *party, group int, g *Gang, time int64) (charged, expected int64) {
 	const (
 		usual = 2    // times the estimate

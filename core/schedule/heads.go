@@ -109,7 +109,7 @@ func (f *Fair) begin(s *share, group int, behind, among float64) {
 	switch {
 	case t.sessions > 0: // the slack whatever its weight: otherwise it pays for what keeps it back elsewhere
 		begin -= float64(f.slack(at)) + behind
-	case len(f.groups) > 1:
+	case at.parties > 0:
 		for _, o := range f.parties {
 			if o.on[group].sessions > 0 {
 				begin = min(begin, o.finish[group])

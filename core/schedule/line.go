@@ -18,13 +18,16 @@ var overdue = math.Inf(-1)
 
 func (a *asking) isOverdue() bool { return a.lead == overdue }
 
-// before reports whether a is asked before b. Of equal ones, the one that has waited longer comes first.
+// before reports whether a is asked before b. Of equal ones, the one whose party was served longest ago comes first,
+// such as a new party's, and then the one that has waited longer.
 func (a *asking) before(b *asking) bool {
 	switch {
 	case a.lead != b.lead:
 		return a.lead < b.lead
 	case a.among != b.among:
 		return a.among < b.among
+	case a.of.served != b.of.served:
+		return a.of.served < b.of.served
 	}
 	return a.order < b.order
 }
