@@ -1,8 +1,6 @@
 package client
 
 import (
-	"time"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/observe"
@@ -12,8 +10,8 @@ import (
 // called records a call of this thread that began at begun, which is of the recorder's clock.
 func (r *remote) called(begun int64, name string, op uint64, bytes int64) {
 	if begun != 0 {
-		r.recorder.Note(0, observe.Event{Kind: observe.Call, Name: name, Op: op, Thread: int32(unix.Gettid()),
-			Bytes: bytes, Begin: begun, End: max(begun, time.Now().UnixNano())})
+		r.recorder.Note(0, &observe.Event{Kind: observe.Call, Name: name, Op: op, Thread: int32(unix.Gettid()),
+			Bytes: bytes, Begin: begun, End: max(begun, r.recorder.Clock())})
 	}
 }
 

@@ -6,7 +6,7 @@ type Event struct {
 	Name   string // "run", "put", "fetch", "transfer", "play", "compile"; of a collective its kind, such as "all-reduce"
 	Op     uint64 // the client's number of the operation; 0 if it has none
 	Gang   uint64 // 0 of calls
-	Worker string // "" of calls
+	Worker string // "" of calls, and in the worker's own recording
 	Device int32  // of collectives
 	Thread int32  // of calls: the number that the system has for it
 	Bytes  int64  // on this worker, of moves and collectives; 0 if not known
@@ -25,8 +25,8 @@ const (
 	Collective             // of one device, from its call until its result
 )
 
-// Note records an event of a session that has ended.
-func (r *Recorder) Note(session uint32, e Event) {
+// Note records an event of a session that has ended, but for its Worker.
+func (r *Recorder) Note(session uint32, e *Event) {
 	list := r.recordings.Load()
 	if list == nil {
 		return
@@ -38,7 +38,7 @@ func (r *Recorder) Note(session uint32, e Event) {
 	}
 }
 
-func (rec *Recording) note(e Event) {
+func (rec *Recording) note(e *Event) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	switch {
@@ -46,6 +46,6 @@ func (rec *Recording) note(e Event) {
 	case rec.events.len >= rec.limit:
 		rec.dropped++
 	default:
-		rec.keepEvent(&e)
+		rec.keepEvent(e)
 	}
 }

@@ -1,7 +1,8 @@
 package observe
 
 // keptSpan and keptEvent are a Span and an Event as a recording keeps them: without pointers, for which collections of
-// garbage would look through all of them, and with names by number.
+// garbage would look through all of them, and with names by number. An event has no Worker: a worker's recording has
+// its own events alone, and whoever gathers recordings knows whose they are.
 type keptSpan struct {
 	program                        uint64 // ProgramID
 	gang                           uint64
@@ -13,7 +14,7 @@ type keptSpan struct {
 type keptEvent struct {
 	op, gang                   uint64
 	bytes, waited, begins, end int64
-	name, worker               uint32
+	name                       uint32
 	device, thread             int32
 	kind                       Kind
 }
@@ -26,9 +27,8 @@ func (rec *Recording) keep(s *Span) *keptSpan {
 
 // keepEvent keeps an event. Called with mu.
 func (rec *Recording) keepEvent(e *Event) {
-	names := &rec.names.events
 	rec.events.append(keptEvent{op: e.Op, gang: e.Gang, bytes: e.Bytes, waited: e.Waited, begins: e.Begin, end: e.End,
-		name: names.Of(e.Name), worker: names.Of(e.Worker), device: e.Device, thread: e.Thread, kind: e.Kind})
+		name: rec.names.events.Of(e.Name), device: e.Device, thread: e.Thread, kind: e.Kind})
 }
 
 // take returns what was kept, but for spans that have not ended, and leaves nothing. Called with mu.
@@ -43,7 +43,7 @@ func (rec *Recording) take() (spans []Span, events []Event) {
 	})
 	texts = rec.names.events.Texts
 	rec.events.take(func(e *keptEvent) {
-		events = append(events, Event{Kind: e.kind, Name: texts[e.name], Op: e.op, Gang: e.gang, Worker: texts[e.worker],
+		events = append(events, Event{Kind: e.kind, Name: texts[e.name], Op: e.op, Gang: e.gang,
 			Device: e.device, Thread: e.thread, Bytes: e.bytes, Waited: e.waited, Begin: e.begins, End: e.end})
 	})
 	return spans, events

@@ -78,7 +78,7 @@ type Recording struct {
 	recorder *Recorder
 	session  uint32
 	limit    int
-	began    int64
+	began    time.Time
 
 	mu      sync.Mutex // guards the rest
 	settled sync.Cond  // signaled when running becomes 0 or Stop's patience ends
@@ -97,13 +97,16 @@ const MaxSpans = 1 << 20
 // On reports whether there is any recording.
 func (r *Recorder) On() bool { return r.recordings.Load() != nil }
 
-// Clock returns when something begins that may be recorded: nanoseconds since the Unix
-// epoch, or 0 if there is no recording.
+// Clock returns the time of something that may be recorded: nanoseconds since the Unix
+// epoch, or 0 if there is no recording. From the start of a recording on it follows the
+// clock that is never set, since to ask for the date as well takes twice as long.
 func (r *Recorder) Clock() int64 {
-	if !r.On() {
+	list := r.recordings.Load()
+	if list == nil {
 		return 0
 	}
-	return time.Now().UnixNano()
+	began := (*list)[len(*list)-1].began
+	return began.UnixNano() + int64(time.Since(began))
 }
 
 // Records reports whether there is any recording of a session.
@@ -116,7 +119,7 @@ func (r *Recorder) Records(session uint32) bool {
 // limit events.
 // The caller must call Stop or Drop.
 func (r *Recorder) Start(session uint32, limit int) *Recording {
-	rec := &Recording{recorder: r, session: session, limit: limit, began: time.Now().UnixNano()}
+	rec := &Recording{recorder: r, session: session, limit: limit, began: time.Now()}
 	rec.settled.L = &rec.mu
 	rec.spans.free, rec.events.free = freeSpans, freeEvents
 	r.change(func(list []*Recording) []*Recording { return append(list, rec) })
@@ -195,19 +198,19 @@ func (running Running) End(came, at int64) {
 }
 
 // Ended records a computation of a session that has ended. Recordings that began while it ran do not have it.
-func (r *Recorder) Ended(session uint32, s Span) {
+func (r *Recorder) Ended(session uint32, s *Span) {
 	list := r.recordings.Load()
 	if list == nil {
 		return
 	}
 	for _, rec := range *list {
-		if rec.session == session && rec.began <= s.Submitted {
+		if rec.session == session && rec.began.UnixNano() <= s.Submitted {
 			rec.ended(s)
 		}
 	}
 }
 
-func (rec *Recording) ended(s Span) {
+func (rec *Recording) ended(s *Span) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	switch {
@@ -215,7 +218,7 @@ func (rec *Recording) ended(s Span) {
 	case rec.spans.len >= rec.limit:
 		rec.dropped++
 	default:
-		rec.keep(&s)
+		rec.keep(s)
 	}
 }
 
@@ -240,5 +243,5 @@ func (rec *Recording) Stop(patience time.Duration) Recorded {
 	}
 	rec.stopped = true
 	spans, events := rec.take()
-	return Recorded{Began: rec.began, Spans: spans, Events: events, Dropped: rec.dropped + uint64(rec.running)}
+	return Recorded{Began: rec.began.UnixNano(), Spans: spans, Events: events, Dropped: rec.dropped + uint64(rec.running)}
 }

@@ -22,7 +22,7 @@ func BenchmarkRecording(b *testing.B) {
 		}
 		at := int64(i + 1)
 		running := r.Begin(1, observe.Span{Program: "p", Gang: uint64(i), Submitted: at, Launched: at})
-		r.Note(1, observe.Event{Kind: observe.Arrival, Op: uint64(i), Begin: at, End: at})
+		r.Note(1, &observe.Event{Kind: observe.Arrival, Op: uint64(i), Begin: at, End: at})
 		running.End(0, at)
 	}
 	rec.Stop(0)

@@ -22,20 +22,6 @@ type seen struct {
 	bytes  atomic.Int64 // that it moves from or to this worker
 }
 
-// recordsCalls has the calls of a gang's devices be recorded as long as it is under way, if it is recorded and its
-// program has collectives. Those of other gangs find nothing, and wait for no lock.
-func (g *gang) recordsCalls() {
-	if g.hasCalls() {
-		g.w.launches.Store(launchID(g.ID), g)
-	}
-}
-
-// hasCalls reports whether calls of the gang's devices are recorded.
-func (g *gang) hasCalls() bool {
-	r, ok := g.work.(*run)
-	return g.seen != nil && ok && g.collective && r.program.collective
-}
-
 // sees begins to record an operation of a session that has waited in the controller for some nanoseconds; nil where the
 // session is not recorded.
 func (w *Worker) sees(session uint32, waited uint64) *seen {
@@ -81,10 +67,7 @@ func (w *Worker) note(g *gang) {
 	if s == nil {
 		return
 	}
-	if g.hasCalls() {
-		w.launches.Delete(launchID(g.ID))
-	}
-	w.recorder.Note(g.Session, observe.Event{
+	w.recorder.Note(g.Session, &observe.Event{
 		Kind: observe.Arrival, Op: g.op, Gang: g.ID, Waited: s.waited, Begin: s.came, End: s.came})
 	name := ""
 	switch g.work.(type) {
@@ -96,7 +79,7 @@ func (w *Worker) note(g *gang) {
 		name = "transfer"
 	}
 	if begun := s.begun.Load(); name != "" && begun != 0 {
-		w.recorder.Note(g.Session, observe.Event{Kind: observe.Move, Name: name, Op: g.op, Gang: g.ID, Bytes: s.bytes.Load(),
+		w.recorder.Note(g.Session, &observe.Event{Kind: observe.Move, Name: name, Op: g.op, Gang: g.ID, Bytes: s.bytes.Load(),
 			Waited: max(0, begun-s.came), Begin: begun, End: max(begun, w.unix(w.elapsed()))})
 	}
 }
@@ -119,20 +102,18 @@ func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(
 	if !w.recorder.On() || spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID {
 		return c.Done
 	}
-	found, records := w.launches.Load(launchID(uint64(c.Launch)))
-	if !records {
+	g := w.queues[c.Local].flights.find(c.Launch)
+	if g == nil || g.seen == nil {
 		return c.Done
 	}
-	g := found.(*gang)
 	bytes := int64(0)
 	for _, operand := range c.Operands {
 		bytes += int64(len(operand))
 	}
-	e := observe.Event{Kind: observe.Collective, Name: spec.Op.String(), Op: g.op, Gang: g.ID, Device: int32(c.Local),
-		Bytes: bytes, Begin: w.unix(w.elapsed())}
+	begun := w.unix(w.elapsed())
 	return func(err error) {
-		e.End = max(e.Begin, w.unix(w.elapsed()))
-		w.recorder.Note(g.Session, e)
+		w.recorder.Note(g.Session, &observe.Event{Kind: observe.Collective, Name: spec.Op.String(), Op: g.op, Gang: g.ID,
+			Device: int32(c.Local), Bytes: bytes, Begin: begun, End: max(begun, w.unix(w.elapsed()))})
 		c.Done(err)
 	}
 }

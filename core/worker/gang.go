@@ -256,7 +256,6 @@ func (w *Worker) enlist(g *gang, err error) bool {
 	if r, ok := g.work.(*run); ok {
 		r.program.hold()
 		if g.collective {
-			g.recordsCalls()
 			w.config.Engine.Begin(r.program.gang(g.ID))
 		}
 	}

@@ -33,7 +33,7 @@ func (w *Worker) record(q *queue, l *launch) {
 	if at, _ := l.came(); at > 0 {
 		came = w.unix(at)
 	}
-	w.recorder.Ended(g.Session, observe.Span{Program: r.program.Name, ProgramID: r.name, Gang: g.ID,
+	w.recorder.Ended(g.Session, &observe.Span{Program: r.program.Name, ProgramID: r.name, Gang: g.ID,
 		Device: int32(q.local), Submitted: w.unix(l.given), Launched: w.unix(l.taken), Came: came, End: w.unix(l.through)})
 }
 

@@ -20,7 +20,7 @@ import (
 // been the oldest of its device.
 
 // flights are the computations that a device has under way, by devicequeue.Flight.Index. The
-// queue's owner calls take and land; each may be called while oldest looks.
+// queue's owner calls take and land; each may be called while others look.
 type flights struct {
 	slots []atomic.Pointer[gang]
 }
@@ -32,6 +32,16 @@ func (f *flights) take(slot int, g *gang) { f.slots[slot].Store(g) }
 
 // land records that the part in a slot has ended.
 func (f *flights) land(slot int) { f.slots[slot].Store(nil) }
+
+// find returns the gang of a launch that is under way, or nil.
+func (f *flights) find(launch int32) *gang {
+	for i := range f.slots {
+		if g := f.slots[i].Load(); g != nil && launchID(g.ID) == launch {
+			return g
+		}
+	}
+	return nil
+}
 
 // oldest returns the gang that began first of those under way, and how many began
 // after it. Gangs begin on a device in the order of their numbers.

@@ -166,8 +166,6 @@ type Worker struct {
 	beside sync.WaitGroup // compiles, loads, heartbeats
 	slots  chan struct{}  // of compiles and loads
 
-	launches sync.Map // *gang, by launchID: those that are recorded and have collectives
-
 	// Of the goroutine that reads the connection.
 	programs   map[programKey]*program
 	sessions   map[uint32]*session
