@@ -213,6 +213,9 @@ extern int pwGoCost(char* format, size_t format_size, char* program, size_t size
 // pw_library returns the path of the file that this code was loaded from; "" where that is not known.
 const char* pw_library(void);
 
+// pw_thread returns the number that the system has for the calling thread, and asks it once.
+int32_t pw_thread(void);
+
 // ---- forks (fork.c) ----
 
 // Set in the child of a fork: Go does not run there.

@@ -122,7 +122,7 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
 		Elastic: want.Elastic, Platforms: want.Platforms,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
-		Hurry: interrupted, Held: tellHeld, Moment: happened,
+		Hurry: interrupted, Held: tellHeld, Moment: happened, Thread: base.Thread,
 		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
 	}, notify)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/wire/wiretest"
@@ -49,6 +50,27 @@ func BenchmarkRun(b *testing.B) {
 					}
 				}
 			}
+		})
+	}
+}
+
+// BenchmarkCalled is what a call costs while calls are recorded. Recordings are of 50,000 calls each.
+func BenchmarkCalled(b *testing.B) {
+	const each = 50_000
+	known := func() int32 { return 1 }
+	for name, thread := range map[string]func() int32{"thread=asked": asksThread, "thread=known": known} {
+		b.Run(name, func(b *testing.B) {
+			r := &remote{thread: thread}
+			rec := r.recorder.Start(0, observe.MaxSpans)
+			b.ReportAllocs()
+			for op := range uint64(b.N) {
+				if op%each == each-1 {
+					rec.Stop(0)
+					rec = r.recorder.Start(0, observe.MaxSpans)
+				}
+				r.called(r.recorder.Clock(), "run", op, 0)
+			}
+			rec.Stop(0)
 		})
 	}
 }

@@ -40,6 +40,8 @@ type Config struct {
 	// Moment is called with what happens to the session's workers and its connection. It must not block; nil is
 	// allowed.
 	Moment func(Moment)
+	// Thread returns the system's number of the calling thread, for recordings of calls; nil asks the system each time.
+	Thread func() int32
 	// Section is how many nodes of a graph one message has; 0 is graph.MaxNodes, which is the most.
 	Section int
 }
@@ -73,6 +75,7 @@ type remote struct {
 	held      func(*wire.Held)
 	moments   func(Moment)     // Config.Moment; may be nil
 	recorder  observe.Recorder // of calls
+	thread    func() int32     // Config.Thread
 	running   sync.WaitGroup
 
 	objects  atomic.Uint64 // the last number used, like the two below
@@ -180,12 +183,15 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	exchange.Peers(welcome.Workers, welcome.Vacant, welcome.Vacancy.Err())
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, platforms: platforms,
 		space: transport.Transfers(welcome.Session), notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment,
-		section: cmp.Or(c.Section, graph.MaxNodes), credit: int(max(welcome.Credit, 1)),
+		thread: c.Thread, section: cmp.Or(c.Section, graph.MaxNodes), credit: int(max(welcome.Credit, 1)),
 		pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{},
 		texts: map[uint64][]byte{}, giving: map[uint64]bool{}, asked: map[uint64]*asking{},
 		slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},
 		profiles: map[uint64]bool{}, losses: make([]uint64, len(welcome.Devices)),
 		lossWhy: make([]error, len(welcome.Devices)), rebound: make([]uint64, len(welcome.Devices))}
+	if r.thread == nil {
+		r.thread = asksThread
+	}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.lostWorkers(welcome.Vacant, welcome.Vacancy.Err())
 	r.batcher, _ = conn.(transport.Batcher)

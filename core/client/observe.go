@@ -7,10 +7,13 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
+// asksThread is Config.Thread by default.
+func asksThread() int32 { return int32(unix.Gettid()) }
+
 // called records a call of this thread that began at begun, which is of the recorder's clock.
 func (r *remote) called(begun int64, name string, op uint64, bytes int64) {
 	if begun != 0 {
-		r.recorder.Note(0, &observe.Event{Kind: observe.Call, Name: name, Op: op, Thread: int32(unix.Gettid()),
+		r.recorder.Note(0, &observe.Event{Kind: observe.Call, Name: name, Op: op, Thread: r.thread(),
 			Bytes: bytes, Begin: begun, End: max(begun, r.recorder.Clock())})
 	}
 }

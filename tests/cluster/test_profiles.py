@@ -36,6 +36,7 @@ for directory in first, second:
 """
 
 TRACE = """
+import threading
 import jax, numpy as np, pathways
 
 d = jax.NamedSharding(jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P("d"))
@@ -43,7 +44,10 @@ step = jax.jit(lambda x: x + x.sum())
 x = np.ones(256, np.float32)
 np.asarray(step(jax.device_put(x, d)))
 with pathways.trace("trace.json"):
-    np.asarray(step(jax.device_put(x, d)))
+    reader = threading.Thread(target=np.asarray, args=[step(jax.device_put(x, d))])
+    reader.start()
+    reader.join()
+print(threading.get_native_id(), reader.native_id)
 """
 
 
@@ -53,7 +57,7 @@ def test_arrows_of_a_trace_lead_from_calls_to_the_controller_and_to_workers(tmp_
         free.bind(("127.0.0.1", 0))
         page = "{}:{}".format(*free.getsockname())
     with Cluster(2, 2, "--http", page) as cluster:
-        cluster.run(TRACE)
+        threads = cluster.run(TRACE).stdout.split()
         operator = command("token", "operator", "--dir", str(cluster.dir)).stdout.strip()
 
         def get(path: str, token: str):
@@ -68,6 +72,8 @@ def test_arrows_of_a_trace_lead_from_calls_to_the_controller_and_to_workers(tmp_
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert (kept["name"], copy["traceEvents"]) == ("trace.json", events)
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {t for t in tracks if t.startswith("calls ")} == {f"calls of thread {n}" for n in threads}
     bars = {(e["tid"], e["ts"]): e for e in events if e["ph"] == "X"}
 
     def at(event):
