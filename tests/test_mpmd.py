@@ -354,6 +354,23 @@ def test_a_call_compiles_at_the_first_time_and_takes_arrays_from_anywhere(device
 
 
 @EMBEDDED
+def test_a_result_in_another_memory_of_its_mesh(devices):
+    def f(w, x):
+        y = mpmd.named_computation(block, name="block 0")(w, x)
+        return y if len(x) == ROWS else y * 2
+
+    (w, *_), (x, *_) = numbers(1, 1)
+    jitted = mpmd.jit(f, config(devices, 2, output_mesh_assignment="m0#pinned_host"))
+    y = jitted(w, x)
+    near(y, block(w, x))
+    assert y.sharding.memory_kind == "pinned_host"
+    with pytest.raises(
+        pathways.PathwaysError, match="'m0#pinned_host', and .* put the result into the memory 'device'"
+    ):
+        jitted.lower(w, x[:2])
+
+
+@EMBEDDED
 def test_elements_narrower_than_a_byte(devices):
     def f(w, x):
         short = mpmd.named_computation(lambda w, x: jnp.round(x @ w).astype("int4"), name="block 0")(w, x)
@@ -403,6 +420,7 @@ def test_openxlas_own_front_end_gets_the_same_gradients(devices):
             {"input_mesh_assignment": ("m0", "m7")},
             "input_mesh_assignment names a mesh 'm7'; expected one of 'm0', 'm1'",
         ),
+        ({"input_mesh_assignment": ("m0#pinned_host", None)}, "expected a mesh without a memory kind"),
         ({"partitioning_options": {"speed": True}}, "'speed'; expected some of mpmd_infer_transfers"),
         ({"partitioning_options": {"mpmd_infer_transfers": 1}}, "is 1; expected True or False"),
         ({"schedule": "zb-h1", "partitioning_options": {"mpmd_split_bwd_fragments": False}}, "ZeroBubbleH1 needs"),
@@ -481,6 +499,12 @@ def test_functions_that_cannot_be_partitioned(devices):
         assert error.value.code == code
     with pytest.raises(pathways.PathwaysError, match="is for functions without gradients.*IsForwardFragment"):
         mpmd.jit(train, config(devices, 2, "ParallelPipelinesWithWrapAround")).lower(*numbers(2, 2))
+    pinned = NamedSharding(cfg.topology["m0"], P(), memory_kind="pinned_host")
+    for side in ("in_shardings", "out_shardings"):
+        with pytest.raises(
+            pathways.PathwaysError, match=f"{side} have the memory kind 'pinned_host'; expected 'device'"
+        ):
+            mpmd.jit(train, cfg, **{side: pinned})
     with pytest.raises(pathways.PathwaysError, match="expected a NamedSharding whose mesh has the axes"):
         mpmd.jit(train, cfg, in_shardings=jax.sharding.SingleDeviceSharding(devices[0]))
 
@@ -513,7 +537,10 @@ def test_arrays_that_were_never_placed(devices):
     want = bits(compiled(*placed(compiled, args)))
     with jax.default_device(devices[5]):
         elsewhere = jax.tree.map(lambda x: jnp.array(x) + 0, args)
-    for given in (args, elsewhere, jax.tree.map(np.float64, args)):
+    there = jax.tree.map(
+        lambda x: jax.device_put(jnp.array(x)), args
+    )  # on the default device, which is the first stage's
+    for given in (args, elsewhere, there, jax.tree.map(np.float64, args)):
         for call in (compiled, compiled, compiled.one_by_one):
             assert bits(call(*given)) == want
         near(given, args)

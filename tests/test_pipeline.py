@@ -263,6 +263,20 @@ def test_stage_whose_backward_is_one_loop_is_not_split(devices):
         assert pipe.schedule.whole == {1}
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_gradients_of_parameters_in_the_hosts_memory_are_there_too(devices, name):
+    params, batch, targets = model(2)
+
+    def fetching(p, x):
+        return layer(jax.device_put(p, jax.memory.Space.Device), x)
+
+    host = [SingleDeviceSharding(device, memory_kind="pinned_host") for device in devices[:2]]
+    stages = [(fetching, jax.device_put(p, h), d) for p, h, d in zip(params, host, devices, strict=False)]
+    value, gradients = pathways.pipeline(stages, 4, name, loss=loss).value_and_grad(batch, targets)
+    near((value, gradients), jax.value_and_grad(whole)(params, batch, targets))
+    assert [g["w"].sharding for g in gradients] == host
+
+
 def test_batches_may_come_from_anywhere(devices):
     params, batch, targets = model(2)
     pipe = pathways.pipeline([(layer, params[0], devices[:2]), (layer, params[1], devices[5])], 4, loss=loss)
@@ -422,6 +436,7 @@ def test_pipelines_that_cannot_be_are_refused(devices):
         (lambda: pathways.pipeline([(layer, params[0], [])], 2), "expected a device"),
         (lambda: pathways.pipeline([(layer, {"n": 3}, devices[0])], 2), r"\['n'\] of int"),
         (lambda: pathways.pipeline([], 2), "0 stages"),
+        (lambda: pathways.pipeline([], 2.5), "microbatches is 2.5; expected a whole number"),
         (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, "2f2b"), "expected one of .*, zbv, or auto"),
         (
             lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, memory=1),

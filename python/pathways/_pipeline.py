@@ -30,6 +30,7 @@ from pathways._stage import (
     Part,
     devices_of,
     first_dims,
+    in_memory_of,
     moved,
     places_of,
     returned,
@@ -93,6 +94,12 @@ class Pipeline:
                 "INVALID_ARGUMENT", f"the schedule is {schedule!r}; expected one of {', '.join(NAMES)}, or {AUTO}"
             )
         schedule = named
+        try:
+            microbatches = operator.index(microbatches)
+        except TypeError:
+            raise PathwaysError(
+                "INVALID_ARGUMENT", f"the number of microbatches is {microbatches!r}; expected a whole number"
+            ) from None
         if memory is not None and schedule != AUTO:
             raise PathwaysError(
                 "INVALID_ARGUMENT",
@@ -168,7 +175,8 @@ class Pipeline:
         if self._auto and self.plan is None:
             self.measure(batch, targets, params)
         self._timeline = _timeline.recording or self._timeline
-        step = _Step(self._parts, self._given(params), self.shardings)
+        given = self._given(params)
+        step = _Step(self._parts, given, self.shardings)
         step.arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
         step.targets = _pieces(targets, self.microbatches)
         ops = {"forward": step.forward, "backward": step.backward, "input": step.input, "weight": step.weight}
@@ -176,7 +184,8 @@ class Pipeline:
             ops[kind](stage, m)
         if step.whole:
             self.schedule = self.schedule.with_whole(step.whole)
-        return _sum_losses(step.losses), self._tied.gathered(step.sums)
+        sums = [in_memory_of(own, of) for own, of in zip(step.sums, given, strict=True)]
+        return _sum_losses(step.losses), self._tied.gathered(sums)
 
     def measure(self, batch: Any, targets: Any, params: Sequence[Any] | None = None) -> Plan:
         """Times the computations and moves of each stage, and predicts the time of a step in each schedule. It runs a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,7 +58,13 @@ def _backward(params, x, residuals, gradients, sums):
 
 
 def _added(sums, gradients):
-    return jax.tree.map(operator.add, sums, gradients)
+    return jax.tree.map(lambda total, gradient: total + _on_device(gradient), sums, gradients)
+
+
+def _on_device(gradient):
+    """Returns a gradient in its device's own memory: that of a parameter in the host's memory is made there."""
+    host = jax.typeof(gradient).memory_space == jax.memory.Space.Host
+    return jax.device_put(gradient, jax.memory.Space.Device) if host else gradient
 
 
 class _Halves:
@@ -72,7 +77,7 @@ class _Halves:
     def __init__(self, part: Part, arguments: tuple[Any, ...]):
         split = Split(_back, *arguments)
         self.whole, self._keeps, self.starts = split.whole, split.keeps, split.starts
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, arguments[0])
+        shardings = _sums_like(arguments[0])
         self.first = part.jit("_input", split.first)
 
         def weight(carried, kept, sums):
@@ -151,7 +156,7 @@ class Part:
         leaves, structure = jax.tree.flatten(params)
         key = structure, tuple(leaf.sharding for leaf in leaves)
         if key not in self._backwards:
-            shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+            shardings = _sums_like(params)
             self._backwards[key] = (
                 self.jit("_backward", _backward, out_shardings=(shardings, None), donate_argnums=4),
                 self.jit("_zeros", _zeros, out_shardings=shardings),
@@ -166,6 +171,21 @@ class Part:
         if key not in self._halves:
             self._halves[key] = _Halves(self, arguments)
         return self._halves[key], leaves
+
+
+def _sums_like(params: Any) -> Any:
+    """Returns the shardings of the sums of gradients: the parameters', in their devices' own memory."""
+    return jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind(None), params)
+
+
+def in_memory_of(gradients: Any, params: Any) -> Any:
+    """Returns gradients in the memories of their parameters."""
+
+    def put(gradient, param):
+        same = gradient.sharding.memory_kind == param.sharding.memory_kind
+        return gradient if same else jax.device_put(gradient, param.sharding)
+
+    return jax.tree.map(put, gradients, params)
 
 
 def _is_smooth(leaf: Any) -> bool:

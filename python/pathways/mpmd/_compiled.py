@@ -196,6 +196,7 @@ class Compiled:
                 not isinstance(x, jax.Array)
                 or isinstance(x, jax.core.Tracer)
                 or x.sharding not in known
+                or not x.committed
                 or (x.shape, x.dtype) != (array.shape, array.dtype)
             ):
                 leaves[i] = self._moved(i, x, array)
@@ -222,7 +223,7 @@ class Compiled:
                 f"{array.dtype}{list(array.shape)}, as it was lowered"
             )
         if not isinstance(x, jax.Array) or not x.committed:
-            return jax.device_put(x, array.sharding)
+            return jax.device_put(x, array.sharding, may_alias=i not in self._steps.donated)
         if not x.sharding.is_equivalent_to(array.sharding, x.ndim):
             raise invalid_argument(
                 f"argument {self._path(i)} of {self._name} has the sharding {_placed(x.sharding, x.shape)}; expected "

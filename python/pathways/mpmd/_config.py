@@ -99,6 +99,12 @@ def make_config(
     _check_meshes(topology)
     _check_names("name_to_mesh_assignment", name_to_mesh_assignment.values(), topology)
     sides = {"input_mesh_assignment": input_mesh_assignment, "output_mesh_assignment": output_mesh_assignment}
+    for name in jax.tree.leaves(input_mesh_assignment):
+        if isinstance(name, str) and "#" in name:
+            raise invalid_argument(
+                f"input_mesh_assignment names {name!r}; expected a mesh without a memory kind: arguments are in their "
+                "mesh's default memory"
+            )
     for what, tree in sides.items():
         _check_names(what, jax.tree.leaves(tree), topology)
         if read_input_output_mesh_from_shardings and jax.tree.leaves(tree):

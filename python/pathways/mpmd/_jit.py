@@ -119,7 +119,9 @@ class Jitted:
         lines, tensors = _marks.rewrite(module)
         self._check("computation", lines)
         self._check("tensor", tensors)
-        done = _partition(self._name, module.operation.get_asm(enable_debug_info=True), self._options(lowered, in_tree))
+        options = self._options(lowered, in_tree)
+        done = _partition(self._name, module.operation.get_asm(enable_debug_info=True), options)
+        _check_memories(options["output_meshes"], done["outputs"])
         return Lowered(self._name, config, lowered, in_tree, lines, done)
 
     def _check(self, what: str, lines: Mapping[str, str]) -> None:
@@ -181,7 +183,26 @@ def _abstract(sharding: Any, config: Config, what: str) -> NamedSharding:
             f"{what} have {sharding!r}; expected a NamedSharding whose mesh has the axes of the config's, "
             f"{dict(config.sharding_mesh.shape)}"
         )
+    default = config.devices[0].default_memory().kind
+    if sharding.memory_kind not in (None, default):
+        raise invalid_argument(
+            f"{what} have the memory kind {sharding.memory_kind!r}; expected {default!r}. For a result that comes "
+            "straight from a named computation, output_mesh_assignment can name another memory, as in "
+            "'mesh#pinned_host'"
+        )
     return NamedSharding(config.sharding_mesh, sharding.spec)
+
+
+def _check_memories(wanted: Sequence[str | None], outputs: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses results that would be in another memory than output_mesh_assignment says."""
+    for name, side in zip(wanted, outputs, strict=True):
+        kind = (name or "").partition("#")[2]
+        if kind not in ("", side["memory"] or "device"):
+            raise invalid_argument(
+                f"output_mesh_assignment has {name!r}, and jaxlib's passes put the result into the memory "
+                f"{side['memory'] or 'device'!r}; they use another only for a result that comes straight from a named "
+                "computation"
+            )
 
 
 def _mesh_name(sharding: NamedSharding, config: Config) -> str | None:
@@ -283,11 +304,12 @@ def jit(
       func: a function of arrays and pytrees of them, with named computations.
       mpmd_config: the assignment of computations to meshes, from `make_config`.
       in_shardings, out_shardings: as in `jax.jit`: pytrees of NamedSharding or prefixes of them, on any mesh with the
-        config's axes. Only their specs are used, unless the config reads meshes from them.
+        config's axes. Only their specs are used, unless the config reads meshes from them. They have the default
+        memory kind.
       donate_argnums: the arguments whose memory may be reused; a call deletes them or, for uncommitted arrays, their
         copies on the mesh.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for shardings with other axes.
+      PathwaysError: INVALID_ARGUMENT for shardings with other axes, or of another memory.
     """
     return Jitted(func, mpmd_config, in_shardings, out_shardings, donate_argnums)
