@@ -175,7 +175,7 @@ def measure(devices, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=8, help="steps of each way (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=16, help="steps of each way (%(default)s)")
     rounds = parser.parse_args().rounds
     took = measure(jax.devices(), rounds)
     got = {}
