@@ -10,6 +10,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // A device's slice_index stays the same when the controller starts again, also for a device whose island has no worker
@@ -71,7 +72,7 @@ func TestNumbersAreNotGivenAgainAfterTwoStarts(t *testing.T) {
 }
 
 // A place on a board has blocks of the worker that had it, also of one that was lost before the controller started
-// again.
+// again. Those that come back keep their places, and others are told of these.
 func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 	b := newBed(t, Config{Keeps: true}, 1, 1)
 	b.workers = nil
@@ -107,6 +108,11 @@ func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 		for conn := range conns {
 			b.check(b.say(conn, wire.KindRejoin, &wire.Rejoin{Epoch: 1}))
 		}
+		for _, w := range b.st.present {
+			if told := wiretest.Decode[wire.Peers](t, w.introduction()).Come[0]; !proto.Equal(told, w.process) {
+				t.Errorf("others are told %v of a worker that came back, want %v", told, w.process)
+			}
+		}
 	}
 	maker := int(b.st.process) + 1
 	join("first", maker, 0)
@@ -116,6 +122,7 @@ func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 	lose(2)
 	again()
 	join("fourth", maker, 3)
+	again()
 	lose(0) // its board can no longer be opened
 	again()
 	join("fifth", maker+4, 0)
