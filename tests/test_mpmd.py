@@ -509,6 +509,14 @@ def test_functions_that_cannot_be_partitioned(devices):
         mpmd.jit(train, cfg, in_shardings=jax.sharding.SingleDeviceSharding(devices[0]))
 
 
+@EMBEDDED
+def test_an_error_in_a_named_computation_says_in_which(devices):
+    (w, _), xs = numbers(2, 1)
+    with pytest.raises(TypeError) as error:
+        mpmd.jit(infer, config(devices, 2)).lower([w, np.ones((3, 3), "f")], xs)
+    assert "in the named computation 'block 1'" in error.value.__notes__
+
+
 def test_a_fragment_that_fails_names_its_stage_and_line(devices):
     def fill(x):
         return jnp.zeros(HUGE, "f") + x[0, 0], x + 1

@@ -24,7 +24,12 @@ def _marked(function: Callable[..., Any], kind: str, name: str, **options: Any) 
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if kind == "computation":
+                error.add_note(f"in the named computation {name!r}")
+            raise
 
     # Quoted, the name has no slash and no parenthesis, which delimit names in a location.
     call.__name__ = call.__qualname__ = f"mpmd.{kind}.{urllib.parse.quote(name, safe='')}"
