@@ -1,6 +1,10 @@
 package device
 
-import "context"
+import (
+	"context"
+
+	"github.com/openpathways/pathways/core/shape"
+)
 
 // Partitioner is a driver that can partition a program for devices that it does not
 // all have, so that each device can run its part separately.
@@ -21,9 +25,17 @@ type Part struct {
 	Program    Program
 	Options    []byte // to compile it with
 	Collective bool   // whether it has collectives, in which the devices wait for each other
+	// Constants are arrays that each run takes behind the program's own arguments, never donated. They are part of Module.
+	Constants []Constant
 	// Module is the program of all devices, partitioned and optimized, as Executable.Optimized returns one; empty if the
 	// driver has no such form.
 	Module Bytes
+}
+
+// Constant is an array that a program reads.
+type Constant struct {
+	Shape  shape.Shape
+	CopyTo func(to []byte) // Shape.HostBytes of dense row-major bytes
 }
 
 // CollectiveCall is one device's arrival at a collective. Operands and results are

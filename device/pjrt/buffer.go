@@ -109,6 +109,9 @@ func (c *Client) FromHost(h device.Host) (device.Buffer, error) {
 	b := &Buffer{}
 	s := shape.Shape{DType: h.Shape.DType, Dims: dims}
 	b.own(c, raw, s, h.Device, memory, c.measure(raw, s))
+	if h.Apart {
+		b.uncount()
+	}
 	kind := work
 	if h.Semantics == device.ZeroCopy || h.Semantics == device.MutableZeroCopy {
 		kind = lent

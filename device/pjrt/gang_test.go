@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
+	"github.com/openpathways/pathways/core/xla/hlo"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -27,6 +29,7 @@ type gang struct {
 	executables [2]device.Executable
 	exchange    *exchange
 	launch      int32
+	constants   []hlo.Literal // that each run takes behind its arguments
 }
 
 // makeGang partitions a program on one client, and compiles what each device
@@ -42,6 +45,7 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 	t.Cleanup(module.Release)
 	program := statustest.Value(spmd.Rewrite(module.Data)).OK(t)
 	one := statustest.Value(program.OneDevice(options)).OK(t)
+	g.constants = program.Constants
 	for i, c := range g.clients {
 		g.executables[i] = compile(t, c, device.Program{Format: "hlo", Code: program.Module, Partitioned: true}, one)
 	}
@@ -58,6 +62,11 @@ func (g *gang) run(t testing.TB, inputs [][]device.Host) (out [4][][]byte) {
 		var row []device.Buffer
 		for _, h := range inputs[rank] {
 			h.Device = local
+			row = append(row, put(t, c, h))
+		}
+		for _, l := range g.constants {
+			h := device.Host{Shape: l.Shape, Data: make([]byte, l.Shape.HostBytes()), Device: local}
+			l.CopyTo(h.Data)
 			row = append(row, put(t, c, h))
 		}
 		wait.Go(func() {
@@ -240,6 +249,54 @@ func TestGangHasTheResultsOfOneNativeProgram(t *testing.T) {
 			g.executables[i] = loaded
 		}
 		g.compare(t, x, native, 3)
+	})
+}
+
+// Long constants are arguments of what each device runs. The results are those of the program that has them: where a
+// constant is read twice, where it is a result, where a loop changes it, and where a loop only reads it.
+func TestLongConstantsAreArguments(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		const n = 64 << 10
+		var floats, ints strings.Builder
+		for i := range uint32(n) {
+			fmt.Fprintf(&floats, "%08X", bits.ReverseBytes32(math.Float32bits(float32(i%1000)/7-50)))
+			fmt.Fprintf(&ints, "%08X", i*2654435761)
+		}
+		source := mlir("constants attributes {mhlo.num_replicas = 1 : i32, mhlo.num_partitions = 4 : i32}",
+			strings.NewReplacer("FLOATS", floats.String(), "INTS", ints.String(),
+				"SPLIT", `mhlo.sharding = "{devices=[4]<=[4]}"`, "ALL", `mhlo.sharding = "{replicated}"`).Replace(`
+  func.func public @main(%x: tensor<65536xf32> {SPLIT, tf.aliasing_output = 0 : i32}) -> (tensor<65536xf32> {SPLIT},
+      tensor<65536xf32> {ALL}, tensor<65536xi32> {SPLIT}, tensor<65536xf32> {ALL}, tensor<65536xf32> {SPLIT}) {
+    %f = stablehlo.constant dense<"0xFLOATS"> : tensor<65536xf32>
+    %i = stablehlo.constant dense<"0xINTS"> : tensor<65536xi32>
+    %a = stablehlo.add %x, %f : tensor<65536xf32>
+    %b = stablehlo.multiply %a, %f : tensor<65536xf32>
+    %c = stablehlo.convert %i : (tensor<65536xi32>) -> tensor<65536xf32>
+    %d = stablehlo.add %c, %x : tensor<65536xf32>
+    %e = stablehlo.convert %d : (tensor<65536xf32>) -> tensor<65536xi32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %w:3 = stablehlo.while(%k = %zero, %z = %f, %y = %x) : tensor<i32>, tensor<65536xf32>, tensor<65536xf32>
+      cond {
+        %three = stablehlo.constant dense<3> : tensor<i32>
+        %lt = stablehlo.compare LT, %k, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %lt : tensor<i1>
+      } do {
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %j = stablehlo.add %k, %one : tensor<i32>
+        %t = stablehlo.tanh %z : tensor<65536xf32>
+        %u = stablehlo.add %y, %f : tensor<65536xf32>
+        stablehlo.return %j, %t, %u : tensor<i32>, tensor<65536xf32>, tensor<65536xf32>
+      }
+    return %b, %f, %e, %w#1, %w#2 : tensor<65536xf32>, tensor<65536xf32>, tensor<65536xi32>, tensor<65536xf32>,
+        tensor<65536xf32>
+  }`))
+		options := compileoptions.New(1, 4, []int{0, 1, 2, 3}, false)
+		g, _ := makeGang(t, p, source, options)
+		if len(g.constants) < 2 {
+			t.Errorf("%d constants are arguments, want the two that are not read in the loop alone", len(g.constants))
+		}
+		native := client(t, p, 4)
+		g.compare(t, compile(t, native, source, options), native, 3)
 	})
 }
 

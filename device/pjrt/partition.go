@@ -41,8 +41,12 @@ func partOf(module device.Bytes, options []byte) (*device.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device.Part{Program: device.Program{Format: plainHLO, Code: p.Module, Partitioned: true}, Options: one,
-		Collective: len(p.Collectives) > 0, Module: module}, nil
+	part := &device.Part{Program: device.Program{Format: plainHLO, Code: p.Module, Partitioned: true}, Options: one,
+		Collective: len(p.Collectives) > 0, Module: module}
+	for _, c := range p.Constants {
+		part.Constants = append(part.Constants, device.Constant{Shape: c.Shape, CopyTo: c.CopyTo})
+	}
+	return part, nil
 }
 
 // partitioned compiles a program for CPU devices that need not exist: those of a client that is made for this, and on

@@ -260,7 +260,11 @@ func (d *Driver) FromHost(h device.Host) (device.Buffer, error) {
 	if err := d.open(); err != nil {
 		return nil, err
 	}
-	s, err := v.alloc(m, h.Shape.Bytes())
+	charge := h.Shape.Bytes()
+	if h.Apart {
+		charge = 0
+	}
+	s, err := v.alloc(m, charge)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ type Memory struct {
 	users   atomic.Int32
 	release func() // called when the last user releases it; may be nil
 	counted int64  // bytes of used
-	mapped  bool   // memory of reserve, see Spill
+	mapped  bool   // memory of Reserve, see Spill
 }
 
 // Bytes returns a Memory of bytes that are the caller's: nothing is done when its last user releases it.
@@ -72,10 +72,10 @@ func Own(data []byte, release func()) *Memory {
 	return m
 }
 
-// reserve returns a Memory of a size, which takes room as bytes come.
+// Reserve returns a Memory of a size, which takes room as bytes come.
 //
 // Errors: RESOURCE_EXHAUSTED.
-func reserve(size int) (*Memory, error) {
+func Reserve(size int) (*Memory, error) {
 	if size == 0 {
 		return Bytes(nil), nil
 	}
@@ -92,7 +92,7 @@ func reserve(size int) (*Memory, error) {
 //
 // Errors: RESOURCE_EXHAUSTED, and the reader's, io.ErrUnexpectedEOF where it has fewer.
 func Read(r io.Reader, size int) (*Memory, error) {
-	m, err := reserve(size)
+	m, err := Reserve(size)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (in *incoming) begin(header []byte) error {
 				in.limit, MaxSize)
 		}
 		total += int64(n)
-		m, err := reserve(int(n))
+		m, err := Reserve(int(n))
 		if err != nil {
 			return err
 		}

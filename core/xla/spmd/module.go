@@ -39,6 +39,7 @@ const (
 	instructionName               = 1
 	instructionOpcode             = 2
 	instructionShape              = 3
+	instructionLiteral            = 8
 	instructionParameter          = 9
 	instructionTupleIndex         = 13
 	instructionDimensions         = 14
@@ -109,6 +110,8 @@ type instruction struct {
 	from *instruction // the instruction whose operands the call has
 	what *instruction // the instruction that describes the collective
 	drop bool
+	// lifted means that the instruction, a constant, becomes the parameter of this number.
+	lifted bool
 
 	parts int   // of an all-to-all that was of so many parts of an array and is now of the array; else 0
 	along int64 // the dimension along which it was cut
@@ -330,16 +333,24 @@ func (c *computation) writeInstruction(in *instruction) *protowalk.Message {
 		switch f.Number {
 		case instructionControl:
 			continue
+		case instructionLiteral:
+			if in.lifted {
+				continue
+			}
 		case instructionOpcode, instructionOperands, instructionDimensions, instructionSliceSizes, instructionChannel,
 			instructionTarget, instructionCalled, instructionBackendConfig, instructionAllReduceID, instructionReplicaGroups,
 			instructionPairs, instructionConstrainLayout, instructionOperandShapes, instructionSideEffect,
 			instructionGlobalIDs, instructionSchedule, instructionAPIVersion, instructionThread, instructionDeviceList,
 			instructionIota, instructionMesh, instructionBackendConfigAsAny:
-			if in.spec != "" {
+			if in.spec != "" || in.lifted && f.Number == instructionOpcode {
 				continue
 			}
 		}
 		out.Raw(f.Raw)
+	}
+	if in.lifted {
+		out.Raw(protowalk.AppendBytes(nil, instructionOpcode, "parameter"))
+		out.Raw(protowalk.AppendInt(nil, instructionParameter, in.parameter))
 	}
 	if len(in.control) > 0 {
 		out.Raw(protowalk.AppendInts(nil, instructionControl, in.control...))

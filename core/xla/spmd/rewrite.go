@@ -11,7 +11,7 @@ import (
 
 // Rewrite turns a partitioned and optimized program (a HloModuleProtoWithConfig, or a
 // HloModuleProto that has a device assignment) into one that each device runs by itself.
-// The program keeps its parameters, results and aliases.
+// The program keeps its parameters, results and aliases; its long constants become further parameters, see Program.
 //
 // The collectives of a device start in the same order on all devices, because in each
 // computation the calls for them, and the loops, branches and calls that contain some, wait
@@ -20,7 +20,10 @@ import (
 //
 // Errors: UNIMPLEMENTED if the program has an unknown collective or reduction, which the
 // error names, or sends from point to point.
-func Rewrite(code []byte) (*Program, error) {
+func Rewrite(code []byte) (*Program, error) { return rewrite(code, longConstant) }
+
+// rewrite makes parameters of constants of at least so many bytes.
+func rewrite(code []byte, long int64) (*Program, error) {
 	m, err := readModule(code)
 	if err != nil {
 		return nil, status.Wrap(err, "partitioned program")
@@ -49,7 +52,9 @@ func Rewrite(code []byte) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Program{Module: m.write(), Collectives: w.specs, parameters: of.parameters, result: of.result}, nil
+	constants, shapes := m.liftConstants(of, long)
+	return &Program{Module: m.write(), Collectives: w.specs, Constants: constants,
+		parameters: append(slices.Clip(of.parameters), shapes...), result: of.result}, nil
 }
 
 type rewriter struct {

@@ -16,6 +16,7 @@ type builder struct {
 	replicas, partitions int
 	computations         [][]byte
 	next                 int64
+	shape                []byte // of the program, if it says so
 }
 
 type instr struct {
@@ -76,7 +77,9 @@ func (b *builder) program() []byte {
 	for _, c := range b.computations {
 		m = protowalk.AppendBytes(m, moduleComputations, c)
 	}
-	m = protowalk.AppendInt(m, moduleEntry, b.next)
+	if m = protowalk.AppendInt(m, moduleEntry, b.next); b.shape != nil {
+		m = protowalk.AppendBytes(m, moduleProgramShape, b.shape)
+	}
 	m = protowalk.AppendBytes(m, moduleSchedule, []byte{})
 	m = protowalk.AppendBytes(m, 99, "kept")
 	config := protowalk.AppendInt(nil, configReplicas, int64(b.replicas))
@@ -335,9 +338,10 @@ func FuzzRewrite(f *testing.F) {
 				protowalk.AppendInt(protowalk.AppendInt(nil, pairSource, 0), pairTarget, 1))})
 	f.Add(b.program())
 	f.Add(cutAndJoined(sliced(f32(6, 2), 0, 6, 0, 2), sliced(f32(6, 2), 0, 6, 2, 4), [2]int64{0, 1}, 1).program())
+	f.Add(long().program())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, code []byte) {
-		p, err := Rewrite(code)
+		p, err := rewrite(code, 8)
 		if err != nil {
 			if status.CodeOf(err) == status.Unknown {
 				t.Errorf("no code: %v", err)
@@ -352,6 +356,9 @@ func FuzzRewrite(f *testing.F) {
 			if back.String() != text {
 				t.Errorf("%q comes back as %q", text, back)
 			}
+		}
+		for _, c := range p.Constants {
+			c.CopyTo(make([]byte, c.Shape.HostBytes()))
 		}
 		statustest.Check(t, statustest.Of(p.OneDevice(nil)))
 	})

@@ -11,8 +11,8 @@ package spmd
 
 import (
 	"github.com/openpathways/pathways/core/shape"
-
 	"github.com/openpathways/pathways/core/xla/compileoptions"
+	"github.com/openpathways/pathways/core/xla/hlo"
 )
 
 // Op is the operation of a collective.
@@ -85,6 +85,9 @@ const (
 type Program struct {
 	Module      []byte // HloModuleProto for one replica and one partition
 	Collectives []Spec // by Site; empty if the shards never wait for each other
+	// Constants are values that a run takes behind its parameters, in this order: long constants of the program, which the
+	// module has as further parameters. They alias the program that was rewritten.
+	Constants []hlo.Literal
 
 	parameters [][]byte // ShapeProto of each, with its layout
 	result     []byte
