@@ -25,9 +25,10 @@ import (
 //	17 2026-11-27  small collectives of many hosts' workers take other blocks, in more rounds
 //	18 2026-11-27  large reductions between hosts go in lanes, each with blocks of its own
 //	19 2026-11-27  workers are sent only those devices of a session and a program that they use
+//	20 2026-11-28  an artifact has its long constants as parts of their own
 const (
-	ProtocolMin = 19
-	ProtocolMax = 19
+	ProtocolMin = 20
+	ProtocolMax = 20
 )
 
 // Kind is the type of a frame.

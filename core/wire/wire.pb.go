@@ -3972,6 +3972,51 @@ func (x *Loadable) GetOther() bool {
 	return false
 }
 
+// The constants that an artifact has as a part of its own: each begins at the next multiple of 64 bytes.
+type Constants struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Arrays        []*Array               `protobuf:"bytes,1,rep,name=arrays,proto3" json:"arrays,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Constants) Reset() {
+	*x = Constants{}
+	mi := &file_wire_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Constants) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Constants) ProtoMessage() {}
+
+func (x *Constants) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Constants.ProtoReflect.Descriptor instead.
+func (*Constants) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Constants) GetArrays() []*Array {
+	if x != nil {
+		return x.Arrays
+	}
+	return nil
+}
+
 // Controller to the workers of a program.
 type Load struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -3991,7 +4036,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4003,7 +4048,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4016,7 +4061,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -4087,7 +4132,7 @@ type Devices struct {
 
 func (x *Devices) Reset() {
 	*x = Devices{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4099,7 +4144,7 @@ func (x *Devices) String() string {
 func (*Devices) ProtoMessage() {}
 
 func (x *Devices) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4112,7 +4157,7 @@ func (x *Devices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Devices.ProtoReflect.Descriptor instead.
 func (*Devices) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Devices) GetFirst() uint32 {
@@ -4147,7 +4192,7 @@ type Loaded struct {
 
 func (x *Loaded) Reset() {
 	*x = Loaded{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4159,7 +4204,7 @@ func (x *Loaded) String() string {
 func (*Loaded) ProtoMessage() {}
 
 func (x *Loaded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4172,7 +4217,7 @@ func (x *Loaded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loaded.ProtoReflect.Descriptor instead.
 func (*Loaded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Loaded) GetSession() uint32 {
@@ -4202,7 +4247,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4214,7 +4259,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4227,7 +4272,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -4283,7 +4328,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4295,7 +4340,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4308,7 +4353,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -4381,7 +4426,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4393,7 +4438,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4406,7 +4451,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -4453,7 +4498,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4465,7 +4510,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4478,7 +4523,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -4504,7 +4549,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4516,7 +4561,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4529,7 +4574,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -4599,7 +4644,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4611,7 +4656,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4624,7 +4669,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -4651,7 +4696,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4663,7 +4708,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4676,7 +4721,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -4708,7 +4753,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4720,7 +4765,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4733,7 +4778,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -4789,7 +4834,7 @@ type Laid struct {
 
 func (x *Laid) Reset() {
 	*x = Laid{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4801,7 +4846,7 @@ func (x *Laid) String() string {
 func (*Laid) ProtoMessage() {}
 
 func (x *Laid) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4814,7 +4859,7 @@ func (x *Laid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Laid.ProtoReflect.Descriptor instead.
 func (*Laid) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Laid) GetOffset() uint64 {
@@ -4844,7 +4889,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4856,7 +4901,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4869,7 +4914,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -4923,7 +4968,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4935,7 +4980,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4948,7 +4993,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -5034,7 +5079,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5046,7 +5091,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5059,7 +5104,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -5094,7 +5139,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5106,7 +5151,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5119,7 +5164,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -5147,7 +5192,7 @@ type Rows struct {
 
 func (x *Rows) Reset() {
 	*x = Rows{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5159,7 +5204,7 @@ func (x *Rows) String() string {
 func (*Rows) ProtoMessage() {}
 
 func (x *Rows) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5172,7 +5217,7 @@ func (x *Rows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rows.ProtoReflect.Descriptor instead.
 func (*Rows) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Rows) GetObject() uint64 {
@@ -5203,7 +5248,7 @@ type Assemble struct {
 
 func (x *Assemble) Reset() {
 	*x = Assemble{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5215,7 +5260,7 @@ func (x *Assemble) String() string {
 func (*Assemble) ProtoMessage() {}
 
 func (x *Assemble) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5228,7 +5273,7 @@ func (x *Assemble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assemble.ProtoReflect.Descriptor instead.
 func (*Assemble) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Assemble) GetObject() uint64 {
@@ -5276,7 +5321,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5288,7 +5333,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5301,7 +5346,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -5360,7 +5405,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5372,7 +5417,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5385,7 +5430,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Node) GetRun() *Run {
@@ -5431,7 +5476,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5443,7 +5488,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5456,7 +5501,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -5512,7 +5557,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5524,7 +5569,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5537,7 +5582,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -5619,7 +5664,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5631,7 +5676,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5644,7 +5689,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -5705,7 +5750,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5717,7 +5762,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5730,7 +5775,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -5773,7 +5818,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5785,7 +5830,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5798,7 +5843,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -5849,7 +5894,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5861,7 +5906,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5874,7 +5919,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -5937,7 +5982,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5949,7 +5994,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5962,7 +6007,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -5998,7 +6043,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6010,7 +6055,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6023,7 +6068,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -6055,7 +6100,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6067,7 +6112,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6080,7 +6125,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -6125,7 +6170,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6137,7 +6182,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6150,7 +6195,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -6193,7 +6238,7 @@ type OwnDevices struct {
 
 func (x *OwnDevices) Reset() {
 	*x = OwnDevices{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6205,7 +6250,7 @@ func (x *OwnDevices) String() string {
 func (*OwnDevices) ProtoMessage() {}
 
 func (x *OwnDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6218,7 +6263,7 @@ func (x *OwnDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnDevices.ProtoReflect.Descriptor instead.
 func (*OwnDevices) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *OwnDevices) GetFirst() uint32 {
@@ -6256,7 +6301,7 @@ type Rebind struct {
 
 func (x *Rebind) Reset() {
 	*x = Rebind{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6268,7 +6313,7 @@ func (x *Rebind) String() string {
 func (*Rebind) ProtoMessage() {}
 
 func (x *Rebind) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6281,7 +6326,7 @@ func (x *Rebind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebind.ProtoReflect.Descriptor instead.
 func (*Rebind) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Rebind) GetEpoch() uint64 {
@@ -6315,7 +6360,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6327,7 +6372,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6340,7 +6385,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Wait) GetWhy() string {
@@ -6375,7 +6420,7 @@ type Rejoin struct {
 
 func (x *Rejoin) Reset() {
 	*x = Rejoin{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6387,7 +6432,7 @@ func (x *Rejoin) String() string {
 func (*Rejoin) ProtoMessage() {}
 
 func (x *Rejoin) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6400,7 +6445,7 @@ func (x *Rejoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejoin.ProtoReflect.Descriptor instead.
 func (*Rejoin) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Rejoin) GetMore() bool {
@@ -6489,7 +6534,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6501,7 +6546,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6514,7 +6559,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Holding) GetSession() uint32 {
@@ -6567,7 +6612,7 @@ type HeldArray struct {
 
 func (x *HeldArray) Reset() {
 	*x = HeldArray{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6579,7 +6624,7 @@ func (x *HeldArray) String() string {
 func (*HeldArray) ProtoMessage() {}
 
 func (x *HeldArray) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6592,7 +6637,7 @@ func (x *HeldArray) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldArray.ProtoReflect.Descriptor instead.
 func (*HeldArray) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *HeldArray) GetObject() uint64 {
@@ -6650,7 +6695,7 @@ type HeldGang struct {
 
 func (x *HeldGang) Reset() {
 	*x = HeldGang{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6662,7 +6707,7 @@ func (x *HeldGang) String() string {
 func (*HeldGang) ProtoMessage() {}
 
 func (x *HeldGang) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6675,7 +6720,7 @@ func (x *HeldGang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGang.ProtoReflect.Descriptor instead.
 func (*HeldGang) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *HeldGang) GetGang() uint64 {
@@ -6726,7 +6771,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6738,7 +6783,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6751,7 +6796,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Settled) GetSession() uint32 {
@@ -6793,7 +6838,7 @@ type KeptLink struct {
 
 func (x *KeptLink) Reset() {
 	*x = KeptLink{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6805,7 +6850,7 @@ func (x *KeptLink) String() string {
 func (*KeptLink) ProtoMessage() {}
 
 func (x *KeptLink) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6818,7 +6863,7 @@ func (x *KeptLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLink.ProtoReflect.Descriptor instead.
 func (*KeptLink) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KeptLink) GetId() uint64 {
@@ -6898,7 +6943,7 @@ type KeptSession struct {
 
 func (x *KeptSession) Reset() {
 	*x = KeptSession{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6910,7 +6955,7 @@ func (x *KeptSession) String() string {
 func (*KeptSession) ProtoMessage() {}
 
 func (x *KeptSession) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6923,7 +6968,7 @@ func (x *KeptSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSession.ProtoReflect.Descriptor instead.
 func (*KeptSession) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *KeptSession) GetSession() uint32 {
@@ -6977,7 +7022,7 @@ type KeptSlice struct {
 
 func (x *KeptSlice) Reset() {
 	*x = KeptSlice{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6989,7 +7034,7 @@ func (x *KeptSlice) String() string {
 func (*KeptSlice) ProtoMessage() {}
 
 func (x *KeptSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7002,7 +7047,7 @@ func (x *KeptSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSlice.ProtoReflect.Descriptor instead.
 func (*KeptSlice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *KeptSlice) GetSession() uint32 {
@@ -7057,7 +7102,7 @@ type KeptIsland struct {
 
 func (x *KeptIsland) Reset() {
 	*x = KeptIsland{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7069,7 +7114,7 @@ func (x *KeptIsland) String() string {
 func (*KeptIsland) ProtoMessage() {}
 
 func (x *KeptIsland) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7082,7 +7127,7 @@ func (x *KeptIsland) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptIsland.ProtoReflect.Descriptor instead.
 func (*KeptIsland) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *KeptIsland) GetName() string {
@@ -7103,7 +7148,7 @@ type KeptBoard struct {
 
 func (x *KeptBoard) Reset() {
 	*x = KeptBoard{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7115,7 +7160,7 @@ func (x *KeptBoard) String() string {
 func (*KeptBoard) ProtoMessage() {}
 
 func (x *KeptBoard) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7128,7 +7173,7 @@ func (x *KeptBoard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptBoard.ProtoReflect.Descriptor instead.
 func (*KeptBoard) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *KeptBoard) GetHost() string {
@@ -7159,7 +7204,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7171,7 +7216,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7184,7 +7229,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -7237,7 +7282,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7249,7 +7294,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7262,7 +7307,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -7326,7 +7371,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7338,7 +7383,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7351,7 +7396,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -7436,7 +7481,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7448,7 +7493,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7461,7 +7506,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7496,7 +7541,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7508,7 +7553,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7521,7 +7566,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7550,7 +7595,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7562,7 +7607,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7575,7 +7620,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7607,7 +7652,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7619,7 +7664,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7632,7 +7677,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7680,7 +7725,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7692,7 +7737,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7705,7 +7750,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7769,7 +7814,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7781,7 +7826,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7794,7 +7839,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7843,7 +7888,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7855,7 +7900,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7868,7 +7913,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7952,7 +7997,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7964,7 +8009,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7977,7 +8022,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -8048,7 +8093,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8060,7 +8105,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8073,7 +8118,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97}
+	return file_wire_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -8112,7 +8157,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8124,7 +8169,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8137,7 +8182,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98}
+	return file_wire_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -8190,7 +8235,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8202,7 +8247,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8215,7 +8260,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99}
+	return file_wire_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Look) GetIsland() string {
@@ -8268,7 +8313,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8280,7 +8325,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8293,7 +8338,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100}
+	return file_wire_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -8352,7 +8397,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8364,7 +8409,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8377,7 +8422,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101}
+	return file_wire_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Ask) GetStop() bool {
@@ -8437,7 +8482,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8449,7 +8494,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8462,7 +8507,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{102}
+	return file_wire_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Trace) GetName() string {
@@ -8532,7 +8577,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8544,7 +8589,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8557,7 +8602,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103}
+	return file_wire_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Report) GetCluster() string {
@@ -8724,7 +8769,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8736,7 +8781,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8749,7 +8794,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 0}
+	return file_wire_proto_rawDescGZIP(), []int{99, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8814,7 +8859,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8826,7 +8871,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8839,7 +8884,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 0}
+	return file_wire_proto_rawDescGZIP(), []int{101, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8887,7 +8932,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8899,7 +8944,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8912,7 +8957,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 1}
+	return file_wire_proto_rawDescGZIP(), []int{101, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8948,7 +8993,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8960,7 +9005,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8973,7 +9018,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 0}
+	return file_wire_proto_rawDescGZIP(), []int{104, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -9057,7 +9102,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9069,7 +9114,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9082,7 +9127,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 1}
+	return file_wire_proto_rawDescGZIP(), []int{104, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -9127,7 +9172,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9139,7 +9184,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9152,7 +9197,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 2}
+	return file_wire_proto_rawDescGZIP(), []int{104, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -9254,7 +9299,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9266,7 +9311,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9279,7 +9324,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 3}
+	return file_wire_proto_rawDescGZIP(), []int{104, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -9338,7 +9383,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9350,7 +9395,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9363,7 +9408,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 4}
+	return file_wire_proto_rawDescGZIP(), []int{104, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -9417,7 +9462,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9429,7 +9474,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9442,7 +9487,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 5}
+	return file_wire_proto_rawDescGZIP(), []int{104, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9520,7 +9565,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9532,7 +9577,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9545,7 +9590,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 6}
+	return file_wire_proto_rawDescGZIP(), []int{104, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9689,7 +9734,7 @@ type Report_Unanswered struct {
 
 func (x *Report_Unanswered) Reset() {
 	*x = Report_Unanswered{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9701,7 +9746,7 @@ func (x *Report_Unanswered) String() string {
 func (*Report_Unanswered) ProtoMessage() {}
 
 func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9714,7 +9759,7 @@ func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Unanswered.ProtoReflect.Descriptor instead.
 func (*Report_Unanswered) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 7}
+	return file_wire_proto_rawDescGZIP(), []int{104, 7}
 }
 
 func (x *Report_Unanswered) GetWorker() uint64 {
@@ -9790,7 +9835,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9802,7 +9847,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9815,7 +9860,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 8}
+	return file_wire_proto_rawDescGZIP(), []int{104, 8}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9989,7 +10034,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10001,7 +10046,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10014,7 +10059,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 9}
+	return file_wire_proto_rawDescGZIP(), []int{104, 9}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -10110,7 +10155,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10122,7 +10167,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10135,7 +10180,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 10}
+	return file_wire_proto_rawDescGZIP(), []int{104, 10}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -10198,7 +10243,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10210,7 +10255,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10223,7 +10268,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 11}
+	return file_wire_proto_rawDescGZIP(), []int{104, 11}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -10269,7 +10314,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10281,7 +10326,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10294,7 +10339,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 12}
+	return file_wire_proto_rawDescGZIP(), []int{104, 12}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -10408,7 +10453,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[125]
+	mi := &file_wire_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10420,7 +10465,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[125]
+	mi := &file_wire_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10433,7 +10478,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 13}
+	return file_wire_proto_rawDescGZIP(), []int{104, 13}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -10524,7 +10569,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[126]
+	mi := &file_wire_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10536,7 +10581,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[126]
+	mi := &file_wire_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10549,7 +10594,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 14}
+	return file_wire_proto_rawDescGZIP(), []int{104, 14}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -10579,7 +10624,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[127]
+	mi := &file_wire_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10591,7 +10636,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[127]
+	mi := &file_wire_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10604,7 +10649,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103, 15}
+	return file_wire_proto_rawDescGZIP(), []int{104, 15}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -11029,7 +11074,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06NATIVE\x10\x01\x12\f\n" +
 	"\bPORTABLE\x10\x02\x12\n" +
 	"\n" +
-	"\x06JOINED\x10\x03\"\xb8\x02\n" +
+	"\x06JOINED\x10\x03\"9\n" +
+	"\tConstants\x12,\n" +
+	"\x06arrays\x18\x01 \x03(\v2\x14.pathways.wire.ArrayR\x06arrays\"\xb8\x02\n" +
 	"\x04Load\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x123\n" +
@@ -11633,7 +11680,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 128)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 129)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11681,96 +11728,97 @@ var file_wire_proto_goTypes = []any{
 	(*Array)(nil),                // 43: pathways.wire.Array
 	(*Cost)(nil),                 // 44: pathways.wire.Cost
 	(*Loadable)(nil),             // 45: pathways.wire.Loadable
-	(*Load)(nil),                 // 46: pathways.wire.Load
-	(*Devices)(nil),              // 47: pathways.wire.Devices
-	(*Loaded)(nil),               // 48: pathways.wire.Loaded
-	(*Forget)(nil),               // 49: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 50: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 51: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 52: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 53: pathways.wire.Run
-	(*Mixed)(nil),                // 54: pathways.wire.Mixed
-	(*Piece)(nil),                // 55: pathways.wire.Piece
-	(*Put)(nil),                  // 56: pathways.wire.Put
-	(*Laid)(nil),                 // 57: pathways.wire.Laid
-	(*Transfer)(nil),             // 58: pathways.wire.Transfer
-	(*Move)(nil),                 // 59: pathways.wire.Move
-	(*Fetch)(nil),                // 60: pathways.wire.Fetch
-	(*Free)(nil),                 // 61: pathways.wire.Free
-	(*Rows)(nil),                 // 62: pathways.wire.Rows
-	(*Assemble)(nil),             // 63: pathways.wire.Assemble
-	(*Graph)(nil),                // 64: pathways.wire.Graph
-	(*Node)(nil),                 // 65: pathways.wire.Node
-	(*Play)(nil),                 // 66: pathways.wire.Play
-	(*Played)(nil),               // 67: pathways.wire.Played
-	(*Dispatch)(nil),             // 68: pathways.wire.Dispatch
-	(*Completed)(nil),            // 69: pathways.wire.Completed
-	(*Failure)(nil),              // 70: pathways.wire.Failure
-	(*HostCall)(nil),             // 71: pathways.wire.HostCall
-	(*HostValue)(nil),            // 72: pathways.wire.HostValue
-	(*Abort)(nil),                // 73: pathways.wire.Abort
-	(*Peers)(nil),                // 74: pathways.wire.Peers
-	(*Session)(nil),              // 75: pathways.wire.Session
-	(*OwnDevices)(nil),           // 76: pathways.wire.OwnDevices
-	(*Rebind)(nil),               // 77: pathways.wire.Rebind
-	(*Wait)(nil),                 // 78: pathways.wire.Wait
-	(*Rejoin)(nil),               // 79: pathways.wire.Rejoin
-	(*Holding)(nil),              // 80: pathways.wire.Holding
-	(*HeldArray)(nil),            // 81: pathways.wire.HeldArray
-	(*HeldGang)(nil),             // 82: pathways.wire.HeldGang
-	(*Settled)(nil),              // 83: pathways.wire.Settled
-	(*KeptLink)(nil),             // 84: pathways.wire.KeptLink
-	(*KeptSession)(nil),          // 85: pathways.wire.KeptSession
-	(*KeptSlice)(nil),            // 86: pathways.wire.KeptSlice
-	(*KeptIsland)(nil),           // 87: pathways.wire.KeptIsland
-	(*KeptBoard)(nil),            // 88: pathways.wire.KeptBoard
-	(*KeptLoss)(nil),             // 89: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 90: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 91: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 92: pathways.wire.Span
-	(*Drop)(nil),                 // 93: pathways.wire.Drop
-	(*Goodbye)(nil),              // 94: pathways.wire.Goodbye
-	(*Profile)(nil),              // 95: pathways.wire.Profile
-	(*Profiled)(nil),             // 96: pathways.wire.Profiled
-	(*Recorded)(nil),             // 97: pathways.wire.Recorded
-	(*Happened)(nil),             // 98: pathways.wire.Happened
-	(*Executed)(nil),             // 99: pathways.wire.Executed
-	(*Watch)(nil),                // 100: pathways.wire.Watch
-	(*Doing)(nil),                // 101: pathways.wire.Doing
-	(*Look)(nil),                 // 102: pathways.wire.Look
-	(*Timeline)(nil),             // 103: pathways.wire.Timeline
-	(*Ask)(nil),                  // 104: pathways.wire.Ask
-	(*Trace)(nil),                // 105: pathways.wire.Trace
-	(*Report)(nil),               // 106: pathways.wire.Report
-	nil,                          // 107: pathways.wire.Hello.VersionsEntry
-	nil,                          // 108: pathways.wire.Platform.StringsEntry
-	nil,                          // 109: pathways.wire.Platform.IntsEntry
-	nil,                          // 110: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 111: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 112: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 113: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 114: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 115: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 116: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 117: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 118: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 119: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 120: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 121: pathways.wire.Report.SessionReport
-	(*Report_Unanswered)(nil),    // 122: pathways.wire.Report.Unanswered
-	(*Report_Tenant)(nil),        // 123: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 124: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 125: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 126: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 127: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 128: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 129: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 130: pathways.wire.Report.Supervised
+	(*Constants)(nil),            // 46: pathways.wire.Constants
+	(*Load)(nil),                 // 47: pathways.wire.Load
+	(*Devices)(nil),              // 48: pathways.wire.Devices
+	(*Loaded)(nil),               // 49: pathways.wire.Loaded
+	(*Forget)(nil),               // 50: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 51: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 52: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 53: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 54: pathways.wire.Run
+	(*Mixed)(nil),                // 55: pathways.wire.Mixed
+	(*Piece)(nil),                // 56: pathways.wire.Piece
+	(*Put)(nil),                  // 57: pathways.wire.Put
+	(*Laid)(nil),                 // 58: pathways.wire.Laid
+	(*Transfer)(nil),             // 59: pathways.wire.Transfer
+	(*Move)(nil),                 // 60: pathways.wire.Move
+	(*Fetch)(nil),                // 61: pathways.wire.Fetch
+	(*Free)(nil),                 // 62: pathways.wire.Free
+	(*Rows)(nil),                 // 63: pathways.wire.Rows
+	(*Assemble)(nil),             // 64: pathways.wire.Assemble
+	(*Graph)(nil),                // 65: pathways.wire.Graph
+	(*Node)(nil),                 // 66: pathways.wire.Node
+	(*Play)(nil),                 // 67: pathways.wire.Play
+	(*Played)(nil),               // 68: pathways.wire.Played
+	(*Dispatch)(nil),             // 69: pathways.wire.Dispatch
+	(*Completed)(nil),            // 70: pathways.wire.Completed
+	(*Failure)(nil),              // 71: pathways.wire.Failure
+	(*HostCall)(nil),             // 72: pathways.wire.HostCall
+	(*HostValue)(nil),            // 73: pathways.wire.HostValue
+	(*Abort)(nil),                // 74: pathways.wire.Abort
+	(*Peers)(nil),                // 75: pathways.wire.Peers
+	(*Session)(nil),              // 76: pathways.wire.Session
+	(*OwnDevices)(nil),           // 77: pathways.wire.OwnDevices
+	(*Rebind)(nil),               // 78: pathways.wire.Rebind
+	(*Wait)(nil),                 // 79: pathways.wire.Wait
+	(*Rejoin)(nil),               // 80: pathways.wire.Rejoin
+	(*Holding)(nil),              // 81: pathways.wire.Holding
+	(*HeldArray)(nil),            // 82: pathways.wire.HeldArray
+	(*HeldGang)(nil),             // 83: pathways.wire.HeldGang
+	(*Settled)(nil),              // 84: pathways.wire.Settled
+	(*KeptLink)(nil),             // 85: pathways.wire.KeptLink
+	(*KeptSession)(nil),          // 86: pathways.wire.KeptSession
+	(*KeptSlice)(nil),            // 87: pathways.wire.KeptSlice
+	(*KeptIsland)(nil),           // 88: pathways.wire.KeptIsland
+	(*KeptBoard)(nil),            // 89: pathways.wire.KeptBoard
+	(*KeptLoss)(nil),             // 90: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 91: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 92: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 93: pathways.wire.Span
+	(*Drop)(nil),                 // 94: pathways.wire.Drop
+	(*Goodbye)(nil),              // 95: pathways.wire.Goodbye
+	(*Profile)(nil),              // 96: pathways.wire.Profile
+	(*Profiled)(nil),             // 97: pathways.wire.Profiled
+	(*Recorded)(nil),             // 98: pathways.wire.Recorded
+	(*Happened)(nil),             // 99: pathways.wire.Happened
+	(*Executed)(nil),             // 100: pathways.wire.Executed
+	(*Watch)(nil),                // 101: pathways.wire.Watch
+	(*Doing)(nil),                // 102: pathways.wire.Doing
+	(*Look)(nil),                 // 103: pathways.wire.Look
+	(*Timeline)(nil),             // 104: pathways.wire.Timeline
+	(*Ask)(nil),                  // 105: pathways.wire.Ask
+	(*Trace)(nil),                // 106: pathways.wire.Trace
+	(*Report)(nil),               // 107: pathways.wire.Report
+	nil,                          // 108: pathways.wire.Hello.VersionsEntry
+	nil,                          // 109: pathways.wire.Platform.StringsEntry
+	nil,                          // 110: pathways.wire.Platform.IntsEntry
+	nil,                          // 111: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 112: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 113: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 114: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 115: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 116: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 117: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 118: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 119: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 120: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 121: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 122: pathways.wire.Report.SessionReport
+	(*Report_Unanswered)(nil),    // 123: pathways.wire.Report.Unanswered
+	(*Report_Tenant)(nil),        // 124: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 125: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 126: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 127: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 128: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 129: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 130: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 131: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	107, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	108, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	25,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -11782,13 +11830,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 11: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 12: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 13: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	108, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	109, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	109, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	110, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 16: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 17: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 18: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	110, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	111, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	111, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	112, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 21: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 22: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	23,  // 23: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -11812,96 +11860,97 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 41: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	42,  // 42: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	45,  // 43: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	124, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	125, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	43,  // 45: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	43,  // 46: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	44,  // 47: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
 	2,   // 48: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
 	35,  // 49: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	45,  // 50: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	43,  // 51: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	92,  // 52: pathways.wire.Load.places:type_name -> pathways.wire.Span
-	47,  // 53: pathways.wire.Load.devices:type_name -> pathways.wire.Devices
-	9,   // 54: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	54,  // 55: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	55,  // 56: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	43,  // 57: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	9,   // 58: pathways.wire.Put.lost:type_name -> pathways.wire.Status
-	57,  // 59: pathways.wire.Put.laid:type_name -> pathways.wire.Laid
-	43,  // 60: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	59,  // 61: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	43,  // 62: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	62,  // 63: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	55,  // 64: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	65,  // 65: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	53,  // 66: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	58,  // 67: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	70,  // 68: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 69: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	72,  // 70: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	72,  // 71: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 72: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 73: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	9,   // 74: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 75: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	76,  // 76: pathways.wire.Session.devices:type_name -> pathways.wire.OwnDevices
-	10,  // 77: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 78: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	80,  // 79: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	81,  // 80: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	82,  // 81: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 82: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 83: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 84: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 85: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	92,  // 86: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	92,  // 87: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	50,  // 88: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 89: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 90: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 91: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	30,  // 92: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	35,  // 93: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	42,  // 94: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 95: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	38,  // 96: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 97: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 98: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 99: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	99,  // 100: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	98,  // 101: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	112, // 102: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	113, // 103: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	114, // 104: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	30,  // 105: pathways.wire.Trace.content:type_name -> pathways.wire.Content
-	116, // 106: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	121, // 107: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	128, // 108: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	119, // 109: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	123, // 110: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	127, // 111: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	129, // 112: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 113: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	101, // 114: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	117, // 115: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 116: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 117: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 118: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	120, // 119: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	118, // 120: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	126, // 121: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	124, // 122: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	122, // 123: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
-	118, // 124: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	125, // 125: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	92,  // 126: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	125, // 127: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	130, // 128: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	129, // [129:129] is the sub-list for method output_type
-	129, // [129:129] is the sub-list for method input_type
-	129, // [129:129] is the sub-list for extension type_name
-	129, // [129:129] is the sub-list for extension extendee
-	0,   // [0:129] is the sub-list for field type_name
+	43,  // 50: pathways.wire.Constants.arrays:type_name -> pathways.wire.Array
+	45,  // 51: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	43,  // 52: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	93,  // 53: pathways.wire.Load.places:type_name -> pathways.wire.Span
+	48,  // 54: pathways.wire.Load.devices:type_name -> pathways.wire.Devices
+	9,   // 55: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	55,  // 56: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	56,  // 57: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	43,  // 58: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	9,   // 59: pathways.wire.Put.lost:type_name -> pathways.wire.Status
+	58,  // 60: pathways.wire.Put.laid:type_name -> pathways.wire.Laid
+	43,  // 61: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	60,  // 62: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	43,  // 63: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	63,  // 64: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	56,  // 65: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	66,  // 66: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	54,  // 67: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	59,  // 68: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	71,  // 69: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 70: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	73,  // 71: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	73,  // 72: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 73: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 74: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	9,   // 75: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 76: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	77,  // 77: pathways.wire.Session.devices:type_name -> pathways.wire.OwnDevices
+	10,  // 78: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 79: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	81,  // 80: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	82,  // 81: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	83,  // 82: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 83: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 84: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 85: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 86: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	93,  // 87: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	93,  // 88: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	51,  // 89: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 90: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 91: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 92: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 93: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 94: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 95: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 96: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 97: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 98: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 99: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 100: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	100, // 101: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	99,  // 102: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	113, // 103: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	114, // 104: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	115, // 105: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	30,  // 106: pathways.wire.Trace.content:type_name -> pathways.wire.Content
+	117, // 107: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	122, // 108: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	129, // 109: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	120, // 110: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	124, // 111: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	128, // 112: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	130, // 113: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 114: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	102, // 115: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	118, // 116: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 117: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 118: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 119: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	121, // 120: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	119, // 121: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	127, // 122: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	125, // 123: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	123, // 124: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	119, // 125: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	126, // 126: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	93,  // 127: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	126, // 128: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	131, // 129: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	130, // [130:130] is the sub-list for method output_type
+	130, // [130:130] is the sub-list for method input_type
+	130, // [130:130] is the sub-list for extension type_name
+	130, // [130:130] is the sub-list for extension extendee
+	0,   // [0:130] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -11915,7 +11964,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   128,
+			NumMessages:   129,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

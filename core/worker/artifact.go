@@ -43,8 +43,15 @@ type source struct {
 // artifact is a compiled program that this worker has.
 type artifact struct {
 	serialized, code *content.Memory   // nil if there is none
+	constants        []*content.Memory // see constantsOf; none if there are none
+	settled          bool              // constants are in a file, or on their way there
 	live             device.Executable // as the compiler made it, until a program takes it
 	bytes            int64             // of artifacts.bytes
+}
+
+// parts are what is sent of an artifact: its parts 0 to 3, of which the last two may be missing.
+func (a *artifact) parts() []*content.Memory {
+	return append([]*content.Memory{a.serialized, a.code}, a.constants...)
 }
 
 // loaded is an executable that programs of any sessions share.
@@ -95,13 +102,16 @@ func (w *Worker) receive(ctx context.Context, from, transfer uint64, limit int64
 	return parts, err
 }
 
-// keep keeps what is too long for an answer. Text is the memory of the program's text, or nil.
+// keep keeps what is too long for an answer, as constants always are. Text is the memory of the program's text, or nil.
 func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, serialized device.Bytes,
 	text *content.Memory) bool {
-	if m.Inline == 0 || uint64(len(serialized.Data)+len(l.Code)) <= m.Inline {
+	a := &artifact{live: x}
+	if with, ok := x.(*withConstants); ok {
+		a.constants = with.hold()
+		l.Bytes += int64(len(with.data.Data))
+	} else if m.Inline == 0 || uint64(len(serialized.Data)+len(l.Code)) <= m.Inline {
 		return false
 	}
-	a := &artifact{live: x}
 	if len(serialized.Data) > 0 {
 		a.serialized = content.Own(serialized.Data, serialized.Release)
 		l.Bytes += int64(len(serialized.Data))
@@ -181,7 +191,7 @@ func (a *artifacts) drop(numbers ...uint64) {
 		if k == nil {
 			continue
 		}
-		for _, m := range []*content.Memory{k.serialized, k.code} {
+		for _, m := range k.parts() {
 			if m != nil {
 				m.Release()
 			}
@@ -252,7 +262,7 @@ func (w *Worker) offer(e *loaded, form wire.Loadable_Form) {
 	a.mu.Unlock()
 	if tell {
 		w.sendHave(e.number, false)
-		spill(parts...)
+		spill(parts[:2]...) // runs read the constants
 	} else {
 		release(parts...)
 	}
@@ -318,7 +328,7 @@ func (a *artifacts) held(number uint64) []*content.Memory {
 	if k == nil {
 		return nil
 	}
-	parts := []*content.Memory{k.serialized, k.code}
+	parts := k.parts()
 	for i, m := range parts {
 		if m == nil {
 			parts[i] = content.Bytes(nil)

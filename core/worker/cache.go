@@ -70,8 +70,8 @@ func (w *Worker) fromCache(m *wire.Compile, answer *wire.Compiled) bool {
 	now := time.Now()
 	_ = os.Chtimes(path, now, now) // see tidyCache; a folder that cannot be written to bounds nothing
 	if kept.Loadable.Kept {
-		spill(parts...)
-		w.artifacts.add(m.Op, &artifact{serialized: parts[0], code: parts[1]})
+		spill(parts[:2]...)
+		w.artifacts.add(m.Op, &artifact{serialized: parts[0], code: parts[1], constants: parts[2:]})
 	}
 	if t := m.Text; t.GetTransfer() != 0 { // its client need not send it
 		content.Fail(w.config.Exchange, t.Transfer,
@@ -129,7 +129,7 @@ func readCached(path string) (m *wire.Compiled, parts []*content.Memory, err err
 	if proto.Unmarshal(header.Data, m) != nil || m.Info == nil || m.Loadable == nil {
 		return nil, nil, damaged(io.ErrUnexpectedEOF)
 	}
-	for m.Loadable.Kept && len(parts) < 2 {
+	for m.Loadable.Kept && (len(parts) < 2 || left > 0 && len(parts) < content.MaxParts) {
 		p, err := part(content.MaxSize)
 		if err != nil {
 			return nil, parts, err

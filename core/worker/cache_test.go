@@ -24,12 +24,15 @@ func TestDamagedCacheFilesAreNotRead(t *testing.T) {
 	header := statustest.Value(proto.Marshal(said)).OK(t)
 	serialized, code := bytes.Repeat([]byte("number "), 3<<20), []byte{1, 2, 3}
 	used := content.Used()
-	for _, parts := range [][][]byte{{serialized, code}, {code, nil}, {nil, nil}} {
-		memory := []*content.Memory{content.Bytes(parts[0]), content.Bytes(parts[1])}
+	for _, parts := range [][][]byte{{serialized, code}, {code, nil}, {nil, nil}, {code, nil, code, serialized}} {
+		var memory []*content.Memory
+		for _, part := range parts {
+			memory = append(memory, content.Bytes(part))
+		}
 		statustest.OK(t, writeCached(path, header, memory))
 		m, got, err := readCached(path)
-		if err != nil || !proto.Equal(m, said) || len(got) != 2 {
-			t.Fatalf("%v with %d parts, %v, want %v and 2 parts", m, len(got), err, said)
+		if err != nil || !proto.Equal(m, said) || len(got) != len(parts) {
+			t.Fatalf("%v with %d parts, %v, want %v and %d parts", m, len(got), err, said, len(parts))
 		}
 		for i, part := range got {
 			if !bytes.Equal(part.Data, parts[i]) {

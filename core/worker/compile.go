@@ -3,6 +3,8 @@ package worker
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -239,7 +241,7 @@ func orders(info *wire.ProgramInfo) {
 			arrays[i].MinorToMajor = orders[i]
 		}
 	}
-	set(info.Parameters, s.ParamOrders)
+	set(info.Parameters, s.ParamOrders[:min(len(s.ParamOrders), len(info.Parameters))]) // without constants
 	set(info.Outputs, s.ResultOrders)
 }
 
@@ -288,6 +290,7 @@ func unbounded(module []byte) bool {
 func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions.Options,
 	l *wire.Loadable, text *content.Memory) (*wire.ProgramInfo, *wire.Loadable, error) {
 	var optimized []byte // of all devices, without constants
+	var constants []*content.Memory
 	if !o.Portable {
 		source := device.Program{Format: m.Format, Code: m.Code}
 		part, err := w.driver.(device.Partitioner).Partition(ctx, source, m.Options, len(m.Places))
@@ -297,16 +300,28 @@ func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions
 		if len(part.Module.Data) > 0 {
 			optimized = bytes.Clone(hlo.WithoutConstants("hlo_with_config", part.Module.Data))
 		}
+		constants, err = constantsOf(part.Constants)
 		part.Module.Release()
+		if err != nil {
+			return nil, nil, err
+		}
+		defer release(constants...)
 		l.Format, l.Code, l.Options, l.Collective = part.Program.Format, part.Program.Code, part.Options, part.Collective
 	}
 	x, err := w.driver.Compile(ctx, device.Program{Format: l.Format, Code: l.Code, Partitioned: !o.Portable}, l.Options)
 	if err != nil {
 		return nil, nil, err
 	}
+	if x, err = w.withConstants(x, constants); err != nil {
+		return nil, nil, err
+	}
 	info, err := describe(x, o)
 	if err != nil {
 		return nil, nil, err
+	}
+	if len(constants) > 0 { // of which the driver knows no values
+		sum := sha256.Sum256([]byte(info.Fingerprint + m.Key))
+		info.Fingerprint = hex.EncodeToString(sum[:])
 	}
 	info.Collective, l.Unbounded = l.Collective, unbounded(info.Optimized)
 	if optimized != nil {

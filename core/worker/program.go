@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/host"
 	"github.com/openpathways/pathways/transport/collective"
+	"github.com/openpathways/pathways/transport/content"
 )
 
 type programKey struct {
@@ -24,6 +25,7 @@ type programKey struct {
 type program struct {
 	devicequeue.Recipe // of its runs
 	form               wire.Loadable_Form
+	artifact           uint64             // 0 if there is none
 	ranks              []collective.Place // by row; of others' only where bytes are exchanged with them
 	rows               []int              // those of this worker
 	queues             []*queue           // of rows
@@ -81,6 +83,7 @@ func (w *Worker) forget(key programKey) {
 	if p := w.programs[key]; p != nil {
 		delete(w.programs, key)
 		p.release()
+		w.settleConstants(p.artifact)
 	}
 }
 
@@ -90,7 +93,7 @@ func (w *Worker) load(m *wire.Load) {
 	if w.programs[key] != nil {
 		return // sent again
 	}
-	p := &program{Recipe: devicequeue.Recipe{Name: m.Name, Makes: len(m.Outputs)}}
+	p := &program{Recipe: devicequeue.Recipe{Name: m.Name, Makes: len(m.Outputs)}, artifact: m.Loadable.GetArtifact()}
 	if m.Loadable != nil {
 		p.form, p.collective, p.Calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost,
 			m.Loadable.Unbounded
@@ -177,6 +180,7 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int,
 		return x, nil
 	}
 	serialized, code := l.Serialized, l.Code
+	var constants []*content.Memory
 	if l.Kept {
 		if e.parts, err = w.fetch(l.Artifact); err != nil {
 			return nil, err
@@ -184,7 +188,7 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int,
 		if x := w.artifacts.takeLive(l, local); x != nil { // it was compiled here meanwhile
 			return x, nil
 		}
-		serialized, code = e.parts[0].Data, e.parts[1].Data
+		serialized, code, constants = e.parts[0].Data, e.parts[1].Data, e.parts[2:]
 	}
 	done, err := w.slot(w.ctx)
 	if err != nil {
@@ -200,7 +204,7 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int,
 			err = status.New(status.FailedPrecondition, "it was compiled for other devices")
 		}
 		if err == nil {
-			return x, nil
+			return w.withConstants(x, constants)
 		}
 		unloaded = err
 	}
@@ -216,7 +220,10 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int,
 			return nil, err
 		}
 	}
-	return w.driver.Compile(w.ctx, device.Program{Format: l.Format, Code: code}, options)
+	if x, err = w.driver.Compile(w.ctx, device.Program{Format: l.Format, Code: code}, options); err != nil {
+		return nil, err
+	}
+	return w.withConstants(x, constants)
 }
 
 // slot waits until one more may compile or load.
