@@ -83,7 +83,7 @@ func TestDamagedConstantsAreRefused(t *testing.T) {
 		_, err := w.withConstants(x, []*content.Memory{content.Bytes(c.table), data})
 		data.Release()
 		statustest.Fails(t, name, err, c.want)
-		statustest.Soon(t, content.Used, used, name+": bytes of constants")
+		statustest.Soon(t, content.Used, used, "%s: bytes of constants", name)
 	}
 	statustest.OK(t, d.Close())
 }

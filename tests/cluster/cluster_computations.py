@@ -227,13 +227,39 @@ def tiny(dtype):
     }
 
 
+def constants(dtype):
+    """A constant of 256 KiB or more, of which each device reads some elements."""
+    table = values(1 << 18, dtype=dtype, seed=17)
+    at = put(line(), np.arange(0, 1 << 18, 1 << 12), "x")
+    return {f"constant_{dtype}": jax.jit(lambda i: jnp.asarray(table)[i])(at)}
+
+
+def constants_in_programs():
+    """Long constants that are read more than once, are results, or are where a loop begins."""
+    table, weights = values(1 << 16, seed=18), values(256, 256, seed=19)
+    x = put(line(), values(1 << 16, seed=20), "x")
+    rows = put(line(), values(8, 256, seed=21), "x")
+
+    def loop(v):
+        return lax.fori_loop(0, 3, lambda _, c: (jnp.tanh(c[0]), c[1] + table), (jnp.asarray(table), v))
+
+    return {
+        "constant_twice": jax.jit(lambda v: (v + table, v * table, jnp.asarray(table) * 2))(x),
+        "constant_result": jax.jit(lambda v: (v, jnp.asarray(table), jnp.asarray(table)[::-1]))(x),
+        "constant_loop": jax.jit(loop)(x),
+        "constant_product": jax.jit(lambda v: (v @ weights) @ weights.T)(rows),
+        "constant_sum": on(line(), lambda v: lax.psum(v * jnp.asarray(table)[: v.size], "x"), P("x"), P())(x),
+        "constant_donated": jax.jit(lambda v: v @ weights + v, donate_argnums=0)(rows + 1),
+    }
+
+
 def everything():
     out = {}
     with jax.enable_x64(True):
         for dtype in DTYPES:
-            out |= by_dtype(dtype)
+            out |= by_dtype(dtype) | constants(dtype)
         out |= tiny("float32") | tiny("float64")
-    return out | groups() | automatic() | loops() | mapped() | large()
+    return out | groups() | automatic() | loops() | mapped() | large() | constants_in_programs()
 
 
 def save(path):

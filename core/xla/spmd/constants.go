@@ -24,7 +24,8 @@ const constantsMost = 1<<31 - 1<<20
 const programNames = 3
 
 // liftConstants makes parameters of the entry computation's constants of at least so many bytes. of is the shape of the
-// program, without them. It returns the values of the constants and their shapes, xla.ShapeProtos. What it does not know stays as it is.
+// program, without them. It returns the values of the constants and their shapes, xla.ShapeProtos. What it does not
+// know stays as it is.
 func (m *module) liftConstants(of program, long int64) (values []hlo.Literal, shapes [][]byte) {
 	entry := m.byID[m.entry]
 	next := int64(0)
