@@ -112,8 +112,8 @@ func (a *twinArtifacts) fetchable() (all []uint64) {
 }
 
 // isBusy reports whether a worker has something to say.
-func (worker *twinWorker) isBusy() bool {
-	return len(worker.gangs)+len(worker.compiles)+len(worker.artifacts.later)+len(worker.artifacts.fetchable()) > 0 ||
+func (w *twin) isBusy(worker *twinWorker) bool {
+	return len(w.endable(worker))+len(worker.compiles)+len(worker.artifacts.later)+len(worker.artifacts.fetchable()) > 0 ||
 		worker.loadable() >= 0
 }
 

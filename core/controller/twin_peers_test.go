@@ -17,7 +17,7 @@ import (
 
 func (w *twin) joinWorker() {
 	w.conns++
-	offer := &wire.WorkerOffer{Island: rapid.SampledFrom([]string{"", "", "x"}).Draw(w.t, "island"),
+	offer := &wire.WorkerOffer{Island: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(w.t, "island"),
 		Platform: &wire.Platform{Name: "sim"}}
 	for d := range rapid.IntRange(1, 2).Draw(w.t, "devices") {
 		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d),
@@ -45,13 +45,16 @@ func (w *twin) joinClient() {
 	if more := rapid.SampledFrom([]int{0, 0, 3}).Draw(w.t, "vacant"); more > 0 {
 		devices = w.st.layout.View().Len() + more
 	}
+	if w.config.Tenants != nil {
+		w.of[w.conns] = rapid.SampledFrom(twinTenants).Draw(w.t, "tenant")
+	}
 	w.join(&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns), Devices: uint32(devices),
 		Elastic: devices > 0})
 }
 
 func (w *twin) join(h *wire.Hello) {
 	w.hellos[w.conns] = proto.CloneOf(h)
-	w.step(Event{Kind: Join, Conn: w.conns, Message: h, Lease: w.lease()})
+	w.step(Event{Kind: Join, Conn: w.conns, Message: h, Of: w.of[w.conns], Lease: w.lease()})
 }
 
 func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {
@@ -197,6 +200,9 @@ func (w *twin) accepts(c *twinClient) {
 
 func (w *twin) compilesProgram(c *twinClient) {
 	rows := w.drawDevices(c)
+	if rapid.IntRange(0, 9).Draw(w.t, "of one island") > 0 { // others are refused
+		rows = slices.DeleteFunc(slices.Clone(rows), func(d uint32) bool { return c.islands[d] != c.islands[rows[0]] })
+	}
 	ids := make([]int, len(rows))
 	for i, d := range rows {
 		ids[i] = int(d)
@@ -339,15 +345,21 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 		w.say(number, wire.KindLoaded, m)
 		return
 	}
-	gang, _ := pick(w, worker.gangs, "gang")
-	m := &wire.Completed{Ok: []uint64{gang}}
+	gang := uint64(0)
+	if can := w.endable(worker); len(can) > 0 {
+		gang = rapid.SampledFrom(can).Draw(w.t, "gang")
+	} else if len(worker.gangs) > 0 {
+		return
+	}
+	m := &wire.Completed{Ok: []uint64{gang}, Busy: []uint64{rapid.SampledFrom([]uint64{0, 1e6, 40e6, 3e9}).Draw(w.t,
+		"device time")}}
 	switch rapid.IntRange(0, 9).Draw(w.t, "luck") {
 	case 9:
 		m = &wire.Completed{Failed: []*wire.Failure{{Number: gang, Status: bad}}}
 	case 8: // what is not its to report does nothing
 		other := rapid.Uint64Range(0, w.st.gang+1).Draw(w.t, "other")
 		if worker.gangs[other] == nil {
-			m.Ok = append(m.Ok, other, gang)
+			m.Ok, m.Busy = append(m.Ok, other, gang), append(m.Busy, 1e6, 1e6)
 		}
 	}
 	if len(m.Failed) > 0 {

@@ -22,7 +22,9 @@ type twinGang struct {
 	session uint32
 	op      uint64
 	failed  *wire.Status // of one that has ended
-	makes   []uint64     // objects
+	reads   []uint64     // objects
+	makes   []uint64     // the same
+	runsOn  []uint32     // local devices; nil of what is no run
 }
 
 // twinArray is what a worker has of an array.
@@ -78,7 +80,7 @@ func (w *twin) facts() *Kept {
 // link is the fact of a connection, which the shell keeps before it passes on the Welcome.
 func (w *twin) link(number uint64) Action {
 	c := w.st.conns[number]
-	l := &wire.KeptLink{Id: number, Hello: w.hellos[number]}
+	l := &wire.KeptLink{Id: number, Hello: w.hellos[number], Tenant: w.of[number]}
 	if c.w != nil {
 		l.Process = c.w.process.Number
 		if p := c.w.process; p.Board != 0 {
@@ -274,15 +276,16 @@ func (worker *twinWorker) rejoin(w *twin) *wire.Rejoin {
 	return m
 }
 
-// begins has a worker know its part of a gang, and what that makes on its devices.
-func (worker *twinWorker) begins(w *twin, gang uint64, session uint32, op uint64, on []uint32, makes ...uint64) {
+// begins has a worker know its part of a gang, and what that makes on some devices.
+func (worker *twinWorker) begins(w *twin, gang uint64, g twinGang, on []uint32) {
+	session, op := g.session, g.op
 	at := [2]uint64{uint64(session), op}
 	if worker.did[at] {
 		w.t.Fatalf("process %d is sent operation %d of session %d twice", worker.process, op, session)
 	}
 	worker.did[at] = true
-	worker.gangs[gang] = &twinGang{session: session, op: op, makes: makes}
-	for _, object := range makes {
+	worker.gangs[gang] = &g
+	for _, object := range g.makes {
 		a := &twinArray{pending: true}
 		for _, d := range on {
 			if worker.has(session, d) {

@@ -32,8 +32,10 @@ type twin struct {
 	memory   int64                       // of each device of workers
 	weight   int64                       // see State.Weigh: others come in between
 	ending   bool                        // no more
+	inOrder  bool                        // workers end gangs in an order in which devices can
 	// Of a controller that may start again, see twin_restart_test.go:
 	hellos  map[uint64]*wire.Hello
+	of      map[uint64]string // clients' tenants
 	disk    map[string]map[string][]byte
 	behind  []Action        // facts that are on their way to the disk
 	refused map[uint64]bool // transfers that their senders refuse
@@ -68,6 +70,7 @@ type twinClient struct {
 	conn     uint64
 	session  uint32
 	devices  int
+	islands  []uint32 // by device
 	op       uint64
 	object   uint64
 	program  uint64
@@ -162,6 +165,9 @@ func (w *twin) see(a Action) {
 		if c := w.clients[a.To[0]]; c != nil {
 			a.Complete()
 			c.session, c.devices, c.epoch = a.Message.Session, len(a.Message.Devices), 1
+			for _, d := range a.Message.Devices {
+				c.islands = append(c.islands, d.Slice)
+			}
 		}
 		if x := w.workers[a.To[0]]; x != nil {
 			x.process = a.Message.Process
@@ -365,11 +371,16 @@ func newTwin(t *rapid.T, bare *testing.T) *twin {
 		Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"),
 			Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 			Store:  1}}
-	w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
+	w := &twin{t: t, config: c, inOrder: rapid.Bool().Draw(t, "in order"), of: map[uint64]string{},
+		workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
 		gangs: map[uint64]string{}, sent: map[[2]uint64]proto.Message{}, isWorker: map[uint64]bool{},
 		hellos: map[uint64]*wire.Hello{}, refused: map[uint64]bool{}, disk: map[string]map[string][]byte{}, bare: bare,
 		memory: rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory"),
 		weight: rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "weight")}
+	if rapid.Bool().Draw(t, "tenants") {
+		w.config.Tenants = w.table()
+	}
+	w.st = New(w.config)
 	w.st.Weigh(w.weight)
 	return w
 }
@@ -390,6 +401,8 @@ func (w *twin) happens() {
 		}
 	case n < 62 && w.config.Keeps:
 		w.restarts()
+	case n < 64 && w.config.Tenants != nil:
+		w.tenantsChange()
 	case n < 80:
 		w.step(Event{Kind: Flush})
 	case n < 85:
@@ -424,15 +437,20 @@ func (w *twin) workersReportAll() {
 	w.step(Event{Kind: Continue})
 	for busy, rounds := true, 0; busy; rounds++ {
 		if rounds > 1000 {
-			w.t.Fatalf("operations are held without end: %+v", w.st.held[0])
+			w.t.Fatalf("operations wait without end:%s", w.standstill())
 		}
-		busy = len(w.st.held) > 0
+		busy = w.somethingWaits()
 		w.now = max(w.now, w.st.Due())
 		w.step(Event{Kind: Tick})
 		for _, number := range slices.Sorted(maps.Keys(w.workers)) {
-			for worker := w.workers[number]; worker.isBusy(); busy = true {
+			for worker := w.workers[number]; w.isBusy(worker); busy = true {
 				w.reports(number, worker)
 			}
+		}
+	}
+	for _, worker := range w.workers {
+		if len(worker.gangs) > 0 {
+			w.t.Fatalf("gangs wait for each other:%s", w.standstill())
 		}
 	}
 }

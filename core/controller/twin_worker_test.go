@@ -142,12 +142,14 @@ func (w *twin) takesOperation(worker *twinWorker, m *wire.Dispatch) {
 		worker.runs(w, m.Gang, m.Session, op.Op, run.Program, run.Inputs[0], run.FirstOutput)
 	case wire.KindPut:
 		put := wiretest.Decode[wire.Put](w.t, m.Operation)
-		worker.begins(w, m.Gang, m.Session, op.Op, put.Devices, put.Object)
+		worker.begins(w, m.Gang, twinGang{session: m.Session, op: op.Op, makes: []uint64{put.Object}}, put.Devices)
 	case wire.KindTransfer:
 		t := wiretest.Decode[wire.Transfer](w.t, m.Operation)
-		worker.begins(w, m.Gang, m.Session, op.Op, madeOn(t.Moves), t.Object)
+		worker.begins(w, m.Gang, twinGang{session: m.Session, op: op.Op, reads: sourcesOf(t.Moves),
+			makes: []uint64{t.Object}}, madeOn(t.Moves))
 	case wire.KindFetch:
-		worker.begins(w, m.Gang, m.Session, op.Op, nil)
+		fetch := wiretest.Decode[wire.Fetch](w.t, m.Operation)
+		worker.begins(w, m.Gang, twinGang{session: m.Session, op: op.Op, reads: []uint64{fetch.Object}}, nil)
 	}
 }
 
@@ -199,7 +201,11 @@ func (w *twin) takesPlay(worker *twinWorker, m *wire.Played) {
 		if n.Run != nil {
 			worker.runs(w, gang, m.Session, op, n.Run.Program, number(n.Run.Inputs[0]), makes...)
 		} else {
-			worker.begins(w, gang, m.Session, op, madeOn(n.Transfer.Moves), makes...)
+			reads := sourcesOf(n.Transfer.Moves)
+			for i := range reads {
+				reads[i] = number(reads[i])
+			}
+			worker.begins(w, gang, twinGang{session: m.Session, op: op, reads: reads, makes: makes}, madeOn(n.Transfer.Moves))
 		}
 		for _, given := range g.Given {
 			if !slices.ContainsFunc(g.Nodes[m.From+i+1:], func(n *wire.Node) bool {
@@ -277,7 +283,13 @@ func (worker *twinWorker) runs(w *twin, gang uint64, session uint32, op, program
 	if a != nil && worker.donates[[2]uint64{uint64(session), program}] {
 		a.donated, a.pending = true, false
 	}
-	worker.begins(w, gang, session, op, on, makes...)
+	g := twinGang{session: session, op: op, reads: []uint64{reads}, makes: makes}
+	for _, d := range on {
+		if local, own := worker.devices[session][d]; own {
+			g.runsOn = append(g.runsOn, local)
+		}
+	}
+	worker.begins(w, gang, g, on)
 }
 
 // hasPart reports whether a worker has a part in a node of a graph that it was sent.
@@ -294,6 +306,14 @@ func reads(n *wire.Node, local uint64) bool {
 		return slices.Contains(n.Run.Inputs, local)
 	}
 	return slices.ContainsFunc(n.Transfer.Moves, func(m *wire.Move) bool { return m.Source == local })
+}
+
+// sourcesOf returns the objects whose bytes move.
+func sourcesOf(moves []*wire.Move) (objects []uint64) {
+	for _, m := range moves {
+		objects = append(objects, m.Source)
+	}
+	return objects
 }
 
 // madeOn returns the devices to which bytes move.
