@@ -137,9 +137,11 @@ func (a *actor) gone(token uint64, err error) bool {
 // blame checks an error that a client sees.
 func (a *actor) blame(what string, err error, risk bool) {
 	const before = "failed before the controller started again"
-	if text := err.Error(); a.x.memory > 0 && (status.CodeOf(err) == status.ResourceExhausted &&
-		strings.Contains(text, "--memory-limit") || a.x.restarts && strings.Contains(text, before)) {
+	if (a.x.memory > 0 || a.x.tenants) && (a.x.isShort(err) || a.x.restarts && strings.Contains(err.Error(), before)) {
 		return // it waited for room in vain, or what it uses did
+	}
+	if a.x.alone && strings.Contains(err.Error(), "is in an exclusive slice of session") {
+		return
 	}
 	if len(a.x.doomed)+len(a.x.apart) > 0 && strings.Contains(err.Error(), "the compiled program") {
 		return // it was to come from a worker that compiled it for another session, whose devices are others
@@ -181,17 +183,13 @@ func (a *actor) blame(what string, err error, risk bool) {
 
 func (a *actor) work() {
 	time.Sleep(time.Duration(a.r.Int64N(int64(workTime / 2))))
-	connect := func() (client.Cluster, error) { return a.x.local.Connect(a.t.Context(), a.name, a.notify) }
+	hello := &wire.Hello{Name: a.name, Token: a.credential()}
 	if a.elastic = a.r.IntN(4) == 0; a.elastic {
-		devices := (len(a.x.drivers)-1)*a.x.each + a.r.IntN(3*a.x.each)
-		connect = func() (client.Cluster, error) {
-			return a.x.local.ConnectAsking(a.t.Context(),
-				&wire.Hello{Name: a.name, Devices: uint32(devices), Elastic: true}, a.notify)
-		}
+		hello.Devices, hello.Elastic = uint32((len(a.x.drivers)-1)*a.x.each+a.r.IntN(3*a.x.each)), true
 	}
-	s, err := connect()
+	s, err := a.x.local.ConnectAsking(a.t.Context(), hello, a.notify)
 	if err != nil {
-		if !a.x.doomed[a.name] && len(a.x.doomed) == 0 {
+		if len(a.x.doomed) == 0 && !(a.x.alone && strings.Contains(err.Error(), "in exclusive slices")) {
 			a.t.Errorf("%s cannot connect: %v", a.name, err)
 		}
 		return
@@ -216,7 +214,7 @@ func (a *actor) work() {
 		if a.r.IntN(20) == 0 {
 			a.wait()
 		}
-		for a.x.memory > 0 && len(a.arrays) > 3 && a.r.IntN(3) > 0 { // so that others get room
+		for (a.x.memory > 0 || a.x.tenants) && len(a.arrays) > 3 && a.r.IntN(3) > 0 { // so that others get room
 			a.free(a.r.IntN(len(a.arrays)))
 		}
 	}
@@ -321,8 +319,10 @@ func (a *actor) slice() bool {
 	switch i := a.r.IntN(len(a.slices) + 1); {
 	case i == len(a.slices):
 		of := a.groups[a.r.IntN(len(a.groups))]
+		want := placement.Want{Devices: 1 + a.r.IntN(len(of)), Exclusive: a.x.alone && a.r.IntN(3) == 0}
+		terms := grant.Terms{Wait: time.Duration(a.r.Int64N(int64(silence)))}
 		var asked *grant.Request
-		if asked, err = a.s.Ask(placement.Want{Devices: 1 + a.r.IntN(len(of))}, grant.Terms{}); err == nil {
+		if asked, err = a.s.Ask(want, terms); err == nil {
 			number = asked.Number
 			if devices, err = asked.Wait(a.t.Context()); err == nil {
 				a.slices = append(a.slices, number)
@@ -344,7 +344,8 @@ func (a *actor) slice() bool {
 		}
 	case a.s.Lost() != nil:
 		return false
-	case status.CodeOf(err) != status.ResourceExhausted || len(a.x.doomed) == 0 && !a.elastic:
+	case status.CodeOf(err) != status.ResourceExhausted || len(a.x.doomed) == 0 &&
+		!a.elastic && !a.x.tenants && !a.x.alone:
 		a.t.Errorf("%s: slice %d, of devices that are there: %v", a.name, number, err)
 	}
 	return true

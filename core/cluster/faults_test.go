@@ -5,9 +5,11 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
+	"github.com/openpathways/pathways/device/sim"
 )
 
 // The faults of the simulation (simulation_test.go): each says what it does, when, and how it ends.
@@ -130,4 +132,28 @@ func (x *trial) computesWithoutEnd(r *rand.Rand, workers int) fault {
 	return fault{at: time.Duration(r.Int64N(int64(workTime / 2))),
 		what: fmt.Sprintf("a client has device %d of %s compute without end, and goes", k, name),
 		do:   func() { x.clients.Go(func() { x.spin(n, k) }) }}
+}
+
+// spin is a client that has a device compute without end, and goes. It may meet other
+// faults before.
+func (x *trial) spin(worker, local int) {
+	s, err := x.local.Connect(x.t.Context(), "spinner", func([]client.Ended) {})
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	for i, d := range s.Devices() {
+		if d.Worker != uint64(worker+1) || int(d.Local) != local {
+			continue
+		}
+		century := 100 * 365 * 24 * time.Hour
+		endless := sim.Program{Name: "endless", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Cost: &century}
+		r, err := s.Compile(x.t.Context(), client.CompileSpec{
+			Format: sim.Format, Code: endless.Source().Code, Options: sim.CompileOptions([]int{i})})
+		if err == nil && s.Run(&client.RunSpec{Program: r.ID, FirstOutput: s.Objects(1), Only: -1, Token: 1}) == nil {
+			time.Sleep(silence) // until it has begun
+		}
+		x.vanish("spinner")
+		return
+	}
 }

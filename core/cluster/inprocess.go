@@ -43,7 +43,9 @@ type InProcess struct {
 	Disk       func() time.Duration
 	Sequential bool
 	FirstCome  bool
-	Tenants    *tenant.Table // clients belong to the tenants whose tokens they show
+	Tenants    *tenant.Table                 // clients belong to the tenants whose tokens they show
+	Reload     func() (*tenant.Table, error) // as in server.Config, as what follows
+	Limits     controller.Limits
 	MemoryWait time.Duration
 	// Evict replaces the restart of a worker's process, given by its index: its devices
 	// are then lost. Ending is called when a worker begins to end, which its devices may
@@ -153,7 +155,8 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 func (c *InProcess) controller() (*server.Server, error) {
 	return server.New(server.Config{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Store: c.Store, Disk: c.Disk, Sequential: c.Sequential,
-		FirstCome: c.FirstCome, Tenants: c.Tenants, MemoryWait: c.MemoryWait, Log: c.Log})
+		FirstCome: c.FirstCome, Tenants: c.Tenants, Reload: c.Reload, Limits: c.Limits, MemoryWait: c.MemoryWait,
+		Log: c.Log})
 }
 
 // Join adds a worker with these devices, whose index is the number of those that joined before. It must not be called

@@ -87,6 +87,9 @@ func (l *Local) Restart(store func() *durable.Store) (dead *server.Server, err e
 	return dead, nil
 }
 
+// ReadTenants has the controller read its file of tenants again, as by SIGHUP.
+func (l *Local) ReadTenants() { l.server.Load().ReadTenants() }
+
 // Check says what in the controller does not fit together, or nil.
 func (l *Local) Check() error { return l.server.Load().Check() }
 

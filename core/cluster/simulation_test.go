@@ -14,11 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/status/statustest"
+	tenants "github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
@@ -171,6 +172,12 @@ type trial struct {
 	// memory is the limit of each device, which is so low that clients wait for room, some in vain; 0 of one that is never
 	// reached.
 	memory int64
+	// tenants: clients belong to tenants with quotas and shares, and all of that changes.
+	tenants bool
+	// alone: some slices are exclusive, so that others wait for them, and do not get their devices in time.
+	alone bool
+	// credit is how many operations a session may have under way; 0 is the usual number.
+	credit int
 	// wide is how often each of the four elements of a shard stands in it: long arrays go other ways than short ones.
 	wide int64
 	// rate is how many bytes a second go from one process to another; 0 is any number.
@@ -294,10 +301,16 @@ func (x *trial) run(many int) {
 		for _, f := range x.faults {
 			t.Logf("fault at %v: %s", f.at, f.what)
 		}
-		t.Logf("%d workers of %d devices on islands %q, separate: %v, %d clients, lease %v, memory %d, shards of %d bytes, "+
-			"%g bytes a second, connections of %d messages", workers, x.each, x.islands, x.separate, clients,
-			x.lease, x.memory, x.shape().Bytes(), x.rate, x.fragile)
+		t.Log(x.drawn(clients))
 	}
+}
+
+// drawn says what the cluster is like.
+func (x *trial) drawn(clients int) string {
+	return fmt.Sprintf("%d workers and spares of %d devices on islands %q, separate: %v, %d clients, lease %v, "+
+		"memory %d, shards of %d bytes, tenants: %v, credit %d, %g bytes a second, connections of %d messages",
+		len(x.drivers), x.each, x.islands, x.separate, clients, x.lease, x.memory, x.shape().Bytes(), x.tenants, x.credit,
+		x.rate, x.fragile)
 }
 
 // start draws what the cluster is like, and starts it.
@@ -313,6 +326,10 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	if r.IntN(3) == 0 {
 		x.memory = x.shape().Bytes() * (3 + r.Int64N(16))
 	}
+	if r.IntN(3) == 0 {
+		x.credit = 1 + r.IntN(16)
+	}
+	x.tenants, x.alone = r.IntN(2) == 0, r.IntN(4) == 0
 	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
 		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
@@ -327,12 +344,18 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 			d = s.Driver
 		}
 		x.drivers = append(x.drivers, d.(*sim.Driver))
-		x.islands = append(x.islands, []string{"", "", "other"}[r.IntN(3)])
+		x.islands = append(x.islands, []string{"", "", "other", "third"}[r.IntN(4)])
 	}
 	var err error
+	var table *tenants.Table
+	if x.tenants {
+		table = x.table()
+	}
 	x.local, err = cluster.InProcess{Drivers: x.offers[:workers], Islands: x.islands[:workers],
 		Heartbeat: silence / 4, Log: logs, Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
 		Lease: x.lease, Store: x.store, Disk: x.disk, Memory: x.memory, MemoryWait: memoryWait,
+		Limits: controller.Limits{Credit: x.credit}, Tenants: table,
+		Reload:     func() (*tenants.Table, error) { return x.table(), nil },
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence,
@@ -428,6 +451,9 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 			x.faults = append(x.faults, f)
 		}
 	}
+	if x.tenants {
+		x.changeTenants(r)
+	}
 	if r.IntN(4) == 0 {
 		x.faults = append(x.faults, x.computesWithoutEnd(r, workers))
 	}
@@ -463,30 +489,6 @@ func (x *trial) vanish(name string) {
 func (x *trial) lose(worker int, how string) {
 	for k := range x.each {
 		statustest.Check(x.t, x.drivers[worker].Lose(k, fmt.Sprintf("the process of worker-%d %s", worker, how)))
-	}
-}
-
-// spin is a client that has a device compute without end, and goes. It may meet other
-// faults before.
-func (x *trial) spin(worker, local int) {
-	s, err := x.local.Connect(x.t.Context(), "spinner", func([]client.Ended) {})
-	if err != nil {
-		return
-	}
-	defer s.Close()
-	for i, d := range s.Devices() {
-		if d.Worker != uint64(worker+1) || int(d.Local) != local {
-			continue
-		}
-		century := 100 * 365 * 24 * time.Hour
-		endless := sim.Program{Name: "endless", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Cost: &century}
-		r, err := s.Compile(x.t.Context(), client.CompileSpec{
-			Format: sim.Format, Code: endless.Source().Code, Options: sim.CompileOptions([]int{i})})
-		if err == nil && s.Run(&client.RunSpec{Program: r.ID, FirstOutput: s.Objects(1), Only: -1, Token: 1}) == nil {
-			time.Sleep(silence) // until it has begun
-		}
-		x.vanish("spinner")
-		return
 	}
 }
 
