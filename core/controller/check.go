@@ -65,6 +65,7 @@ func (st *State) Check() error {
 	a.workers()
 	a.compiles()
 	a.artifacts()
+	a.taught()
 	a.islands()
 	a.code()
 	return errors.Join(a.wrong...)
@@ -535,6 +536,14 @@ func (a *audit) compiles() {
 	if u := &a.st.unkept; a.unkept != u.all.Len() || a.forgotten != u.bytes {
 		a.say("%d programs of %d bytes are forgotten and stay, %d of %d by their count", a.unkept, a.forgotten, u.all.Len(),
 			u.bytes)
+	}
+}
+
+func (a *audit) taught() {
+	for key, p := range a.st.taught {
+		if p.taught != key || p.place.spansKey() != key || !slices.Contains(slices.Collect(p.place.s.allPrograms.each), p) {
+			a.say("workers know devices by program %d of session %d, which has gone, or is on others", p.id, p.place.s.id)
+		}
 	}
 }
 

@@ -108,6 +108,7 @@ func (c *compiled) loads(p *program, workers set) {
 // letProgram releases a session's program, which no graph of it has any more.
 func (st *State) letProgram(p *program) {
 	p.place.s.allPrograms.remove(p)
+	st.unteach(p)
 	if c := p.of; c.loadedOn != nil {
 		p.loaded.each(func(slot int) {
 			if c.loadedOn[slot]--; c.loadedOn[slot] == 0 {

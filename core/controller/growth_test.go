@@ -117,20 +117,27 @@ func TestMessagesGrowWithHosts(t *testing.T) {
 }
 
 // What workers are told before their first run: of the session, of its programs, and of each other. If the devices of a
-// program do not wait for each other, it grows with a host's own shards alone; where they do, with the hosts that
-// exchange bytes. docs/design/growth.md has the table, which -v prints.
+// program do not wait for each other, it grows with a host's own shards alone; where they do, the first
+// one on these devices grows with the hosts that exchange bytes. docs/design/growth.md has the table, which -v prints.
 func TestWorkersAreToldWhatTheyUse(t *testing.T) {
 	const onHost = 8
 	var table strings.Builder
 	for _, waits := range []bool{false, true} {
-		var first [2]int
+		var first [3]int
 		for shards := 8; shards <= 4096; shards *= 8 {
 			hosts := shards / onHost
 			b := newBed(t, Config{}, hosts, onHost)
-			for i, name := range []string{"first", "next"} {
-				by, messages := map[uint64]int{}, 0
-				for _, a := range b.install(uint64(i+1), shards, waits) {
-					if a.Kind == Send && a.To[0] != b.client {
+			for i, name := range []string{"first", "next", "another session's"} {
+				by, messages, client := map[uint64]int{}, 0, b.client
+				var actions []Action
+				if i < 2 {
+					actions = b.install(uint64(i+1), shards, waits)
+				} else {
+					client = b.joinClient()
+					actions = b.say(client, wire.KindCompile, compileOf(1, shards))
+				}
+				for _, a := range actions {
+					if a.Kind == Send && a.To[0] != client {
 						messages += len(a.To)
 						for _, to := range a.To {
 							by[to] += wire.Header + len(sent(a))
@@ -146,8 +153,8 @@ func TestWorkersAreToldWhatTheyUse(t *testing.T) {
 					first[i] = most
 				}
 				bound := first[i] + 12 // numbers of thousands of devices take some bytes more
-				if waits {
-					bound += (2 - i) * 16 * hosts
+				if waits && i == 0 {
+					bound += 32 * hosts
 				}
 				if most > bound || len(by) != hosts {
 					t.Errorf("the %s program on %d hosts, whose devices wait for each other: %v: %d hosts are told, at most %d bytes "+

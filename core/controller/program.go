@@ -71,6 +71,7 @@ type program struct {
 	takes    int64   // their sum
 	// The line of the user's code that called it first, if that is known.
 	firstCall []byte
+	taught    string // the key by which State.taught has it, if it is there
 	// Graphs that run it keep it when it is forgotten.
 	graphs         int
 	forgotten      bool
@@ -207,8 +208,16 @@ func (p *place) spans() []byte {
 			}
 		}
 		p.spansAt = encoded(m)
+		sum := sha256.Sum256(p.spansAt)
+		p.spansSum = string(sum[:])
 	}
 	return p.spansAt
+}
+
+// spansKey returns a hash of spans.
+func (p *place) spansKey() string {
+	p.spans()
+	return p.spansSum
 }
 
 // together returns a hash of which rows of a place are together, and where in their worker.
@@ -433,7 +442,6 @@ func (st *State) load(s *session, p *program, at *place) {
 	}
 	st.tell(s, fresh)
 	p.of.loads(p, fresh)
-	p.loaded.union(fresh)
 	exchanges := p.of.collective || p.of.loadable.Form == wire.Loadable_JOINED
 	if exchanges {
 		st.introduce(at.workers)
@@ -442,10 +450,16 @@ func (st *State) load(s *session, p *program, at *place) {
 	m := &wire.Load{Session: s.id, Program: p.id, Outputs: p.of.info.Outputs, Name: p.of.info.Name,
 		Donated: p.of.info.Donated}
 	var places []byte
-	if exchanges && at.workers.count() > 1 {
-		places = at.spans()
-	} else {
+	switch {
+	case !exchanges || at.workers.count() == 1:
 		m.Devices = wire.DevicesOf(at.rows)
+	default:
+		if like := st.like(at, fresh); like != nil {
+			m.LikeSession, m.LikeProgram = like.place.s.id, like.id
+		} else {
+			places = at.spans()
+			st.teaches(p, at)
+		}
 	}
 	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(at.locate(), p.of.madeFor, samePlace) {
 		// Its serialized form names devices of the epoch; others compile it.
@@ -455,7 +469,35 @@ func (st *State) load(s *session, p *program, at *place) {
 			Other: true}
 	}
 	m.Loadable = loadable
+	p.loaded.union(fresh)
 	st.sendWith(to, wire.KindLoad, m, places)
+}
+
+// The devices of a program whose workers exchange bytes are as many bytes as it has workers, for each of them. So they
+// are sent with the first program on these devices, of any session. Later ones name that one, as long as its session
+// has it.
+
+// like returns a program by which workers know the devices of a place, nil if there is none for all of them.
+func (st *State) like(at *place, workers set) *program {
+	p := st.taught[at.spansKey()]
+	if p == nil || !p.loaded.covers(workers) || st.sessions[p.place.s.id] != p.place.s {
+		return nil // workers have dropped what a session had that has ended
+	}
+	return p
+}
+
+// teaches records that a program's workers know the devices of a place by it.
+func (st *State) teaches(p *program, at *place) {
+	st.unteach(p)
+	p.taught = at.spansKey()
+	st.taught[p.taught] = p
+}
+
+// unteach records that workers forget a program, or get it again on other devices.
+func (st *State) unteach(p *program) {
+	if st.taught[p.taught] == p {
+		delete(st.taught, p.taught)
+	}
 }
 
 // loadedBy records that a worker has loaded a program.

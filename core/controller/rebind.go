@@ -328,6 +328,7 @@ func (st *State) replacePrograms(s *session, changed set) {
 		}
 		to.union(p.loaded)
 		forget.Programs = append(forget.Programs, p.id)
+		st.unteach(p)
 		for _, slot := range p.loaded.all() {
 			st.unloaded(p, slot)
 		}

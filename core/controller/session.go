@@ -141,6 +141,7 @@ type place struct {
 	devicesAt []*wire.Place
 	placesAt  []byte // Compile.places
 	spansAt   []byte // Load.places
+	spansSum  string // its SHA-256
 	order     []byte
 	ownAt     []ownDevices // see own
 	err       error        // a worker has gone, or a device is in an exclusive slice of another session

@@ -225,6 +225,7 @@ type State struct {
 	answering []*compiled          // that are ready, and that sessions still wait for
 	compile   uint64               // operation given last
 	artifacts map[uint64]*compiled // those whose bytes are with workers, by number
+	taught    map[string]*program  // by which workers know devices, by place.spansKey: see like
 	moved     uint64               // number of a transfer given last
 	idle      []*compiled          // programs that no session has, oldest first
 	made      []*compiled          // those of compiled that are ready
@@ -300,7 +301,8 @@ func New(c Config) *State {
 		boards: map[string]*wire.Board{}, processes: map[uint64]*worker{}, sharing: map[string]int64{},
 		gangs: map[uint64]*gang{}, leaving: map[uint64]*gang{},
 		compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
-		artifacts: map[uint64]*compiled{}, discarded: map[string]int{}, ledger: ledger.New(), numbers: map[int][]int{},
+		artifacts: map[uint64]*compiled{}, taught: map[string]*program{}, discarded: map[string]int{},
+		ledger: ledger.New(), numbers: map[int][]int{},
 		tenants: map[string]*tenancy{}, asked: map[*placement.Request]*sliceWait{}}
 	if err := st.ledger.AddOwner(programs, "programs"); err != nil {
 		panic(err) // the ledger is empty

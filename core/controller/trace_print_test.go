@@ -137,6 +137,9 @@ func printLoad(w *strings.Builder, m *wire.Load) {
 	if len(m.Devices) > 0 {
 		fmt.Fprintf(w, " %v", wire.NumbersOf(m.Devices))
 	}
+	if m.LikeProgram != 0 {
+		fmt.Fprintf(w, " the devices of program %d of session %d", m.LikeProgram, m.LikeSession)
+	}
 }
 
 func printForget(w *strings.Builder, m *wire.Forget) {

@@ -86,6 +86,7 @@ func (worker *twinWorker) load(m *wire.Load) {
 func (worker *twinWorker) unload(which func(session, program uint64) bool) {
 	gone := func(key [2]uint64) bool { return which(key[0], key[1]) }
 	maps.DeleteFunc(worker.loaded, func(key [2]uint64, _ bool) bool { return gone(key) })
+	maps.DeleteFunc(worker.places, func(key [2]uint64, _ []*wire.Span) bool { return gone(key) })
 	a := &worker.artifacts
 	maps.DeleteFunc(a.of, func(key [2]uint64, _ uint64) bool { return gone(key) })
 	for _, number := range slices.Sorted(maps.Keys(a.offered)) {

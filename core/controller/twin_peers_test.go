@@ -25,7 +25,8 @@ func (w *twin) joinWorker() {
 	}
 	w.workers[w.conns] = &twinWorker{met: map[uint64]bool{}, assembled: map[[2]uint64]bool{},
 		devices: map[uint32]map[uint32]uint32{}, graphs: map[[2]uint64]*wire.Graph{},
-		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]*twinGang{},
+		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, places: map[[2]uint64][]*wire.Span{},
+		gangs:     map[uint64]*twinGang{},
 		compiles:  map[uint64]*twinCompile{},
 		artifacts: newTwinArtifacts(),
 		first:     map[[2]uint64]uint64{}, did: map[[2]uint64]bool{},

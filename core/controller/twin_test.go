@@ -52,7 +52,8 @@ type twinWorker struct {
 	last      uint64
 	known     map[uint32]bool
 	loaded    map[[2]uint64]bool
-	loads     []twinLoad // to be told
+	places    map[[2]uint64][]*wire.Span // of those that are loaded and were told of others' devices
+	loads     []twinLoad                 // to be told
 	artifacts twinArtifacts
 	gangs     map[uint64]*twinGang // to be reported
 	compiles  map[uint64]*twinCompile

@@ -96,6 +96,13 @@ func (w *twin) loads(worker *twinWorker, m *wire.Load) {
 	worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
 	worker.donates[[2]uint64{uint64(m.Session), m.Program}] = len(m.Donated) > 0
 	worker.load(m)
+	if like := [2]uint64{uint64(m.LikeSession), m.LikeProgram}; m.LikeProgram != 0 {
+		if m.Places = worker.places[like]; m.Places == nil {
+			w.t.Fatalf("program %d of session %d is loaded where program %d of session %d is, which process %d does not have",
+				m.Program, m.Session, m.LikeProgram, m.LikeSession, worker.process)
+		}
+	}
+	worker.places[[2]uint64{uint64(m.Session), m.Program}] = m.Places
 	w.loadsDevices(worker, m)
 }
 

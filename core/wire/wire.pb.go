@@ -4026,10 +4026,13 @@ type Load struct {
 	Outputs  []*Array               `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"`
 	Name     string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
 	Donated  []uint32               `protobuf:"varint,7,rep,packed,name=donated,proto3" json:"donated,omitempty"`
-	// Its devices, row by row. Of a program whose workers exchange bytes, all of them: O(workers), once a program. Of
-	// others, as virtual devices, of which a worker knows its own.
-	Places        []*Span    `protobuf:"bytes,9,rep,name=places,proto3" json:"places,omitempty"`
-	Devices       []*Devices `protobuf:"bytes,10,rep,name=devices,proto3" json:"devices,omitempty"`
+	// Its devices, row by row. Of a program whose workers exchange bytes, all of them: O(workers). Of others, as virtual
+	// devices, of which a worker knows its own.
+	Places  []*Span    `protobuf:"bytes,9,rep,name=places,proto3" json:"places,omitempty"`
+	Devices []*Devices `protobuf:"bytes,10,rep,name=devices,proto3" json:"devices,omitempty"`
+	// In place of places: a program, of any session, that the worker has and that is on the same devices.
+	LikeSession   uint32 `protobuf:"varint,11,opt,name=like_session,json=likeSession,proto3" json:"like_session,omitempty"`
+	LikeProgram   uint64 `protobuf:"varint,12,opt,name=like_program,json=likeProgram,proto3" json:"like_program,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4118,6 +4121,20 @@ func (x *Load) GetDevices() []*Devices {
 		return x.Devices
 	}
 	return nil
+}
+
+func (x *Load) GetLikeSession() uint32 {
+	if x != nil {
+		return x.LikeSession
+	}
+	return 0
+}
+
+func (x *Load) GetLikeProgram() uint64 {
+	if x != nil {
+		return x.LikeProgram
+	}
+	return 0
 }
 
 // Devices is virtual devices first, first + step, first + 2 step …, so many.
@@ -11076,7 +11093,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\x06JOINED\x10\x03\"9\n" +
 	"\tConstants\x12,\n" +
-	"\x06arrays\x18\x01 \x03(\v2\x14.pathways.wire.ArrayR\x06arrays\"\xb8\x02\n" +
+	"\x06arrays\x18\x01 \x03(\v2\x14.pathways.wire.ArrayR\x06arrays\"\xfe\x02\n" +
 	"\x04Load\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x123\n" +
@@ -11086,7 +11103,9 @@ const file_wire_proto_rawDesc = "" +
 	"\adonated\x18\a \x03(\rR\adonated\x12+\n" +
 	"\x06places\x18\t \x03(\v2\x13.pathways.wire.SpanR\x06places\x120\n" +
 	"\adevices\x18\n" +
-	" \x03(\v2\x16.pathways.wire.DevicesR\adevicesJ\x04\b\x04\x10\x05J\x04\b\b\x10\t\"I\n" +
+	" \x03(\v2\x16.pathways.wire.DevicesR\adevices\x12!\n" +
+	"\flike_session\x18\v \x01(\rR\vlikeSession\x12!\n" +
+	"\flike_program\x18\f \x01(\x04R\vlikeProgramJ\x04\b\x04\x10\x05J\x04\b\b\x10\t\"I\n" +
 	"\aDevices\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\rR\x05count\x12\x12\n" +

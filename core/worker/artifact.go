@@ -14,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/host"
+	"github.com/openpathways/pathways/transport/collective"
 	"github.com/openpathways/pathways/transport/content"
 )
 
@@ -215,7 +216,7 @@ func (a *artifacts) close() {
 
 // share returns the executable of a program, which it loads unless it is there. The caller calls unload, also with an
 // error.
-func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loaded {
+func (w *Worker) share(l *wire.Loadable, places []collective.Place, local []int) *loaded {
 	e := &loaded{number: l.GetArtifact(), done: make(chan struct{}), users: 1}
 	if l.GetArtifact() != 0 {
 		e.key = fmt.Sprint(l.Artifact, l.Other)

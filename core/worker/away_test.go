@@ -247,10 +247,14 @@ func newInlineWith(t testing.TB, change func(*worker.Config)) (*script, []*inlin
 	places := []*wire.Span{{Worker: firstWorker, Count: 1}, {Worker: firstWorker + 1, Count: 1}}
 	outputs := []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}}
 	load := func(w int, id uint64, name string, places []*wire.Span) {
-		s.tellOne(w, wire.KindLoad, &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
+		m := &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
 			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum",
 				CallsHost: name == "calls",
-				Unbounded: name == "turns"}})
+				Unbounded: name == "turns"}}
+		if id == sumProgram && w == 1 { // which has been told of these devices
+			m.Places, m.LikeSession, m.LikeProgram = nil, 1, mixedProgram
+		}
+		s.tellOne(w, wire.KindLoad, m)
 	}
 	load(0, slowProgram, "slow", places[:1])
 	load(0, callsProgram, "calls", places[:1])

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/hlo"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/host"
+	"github.com/openpathways/pathways/transport/collective"
 	"github.com/openpathways/pathways/transport/content"
 )
 
@@ -118,7 +119,11 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile, text *content.Me
 	if form == wire.Loadable_PORTABLE {
 		return w.portable(ctx, m, o, l, text)
 	}
-	options, err := w.assign(m.Options, form, m.Places)
+	places := make([]collective.Place, len(m.Places))
+	for i, p := range m.Places {
+		places[i] = collective.Place{Process: p.Worker, Local: int(p.Local)}
+	}
+	options, err := w.assign(m.Options, form, places)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -181,20 +186,20 @@ func (w *Worker) callsUser(m *wire.Compile) bool {
 }
 
 // assign has compile options name the driver's devices in place of rows.
-func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.Place) ([]byte, error) {
+func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []collective.Place) ([]byte, error) {
 	ids := make([]int64, len(places))
 	for i, p := range places {
 		switch {
 		case w.config.DeviceID != nil && form == wire.Loadable_JOINED:
-			id, ok := w.config.DeviceID(p.Worker, int(p.Local))
+			id, ok := w.config.DeviceID(p.Process, p.Local)
 			if !ok {
 				return nil, status.New(status.FailedPrecondition, "device %d of process %d is not a member of the island's epoch",
-					p.Local, p.Worker)
+					p.Local, p.Process)
 			}
 			ids[i] = int64(id)
-		case p.Worker != w.self || int(p.Local) >= len(w.queues):
+		case p.Process != w.self || p.Local >= len(w.queues):
 			return nil, status.New(status.InvalidArgument, "worker %s has no device %d of process %d", w.config.Name, p.Local,
-				p.Worker)
+				p.Process)
 		default:
 			ids[i] = int64(w.driver.Devices()[p.Local].ID)
 		}

@@ -93,6 +93,11 @@ func (w *Worker) load(m *wire.Load) {
 	if w.programs[key] != nil {
 		return // sent again
 	}
+	like := w.programs[programKey{m.LikeSession, m.LikeProgram}]
+	if m.LikeProgram != 0 && like == nil {
+		w.sendLoaded(key) // runs of it fail, since it is not there
+		return
+	}
 	p := &program{Recipe: devicequeue.Recipe{Name: m.Name, Makes: len(m.Outputs)}, artifact: m.Loadable.GetArtifact()}
 	if m.Loadable != nil {
 		p.form, p.collective, p.Calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost,
@@ -108,12 +113,15 @@ func (w *Worker) load(m *wire.Load) {
 		p.Donates = append(p.Donates, int(d))
 	}
 	var local []int
-	places := w.places(m)
-	for row, at := range places {
-		p.ranks = append(p.ranks, collective.Place{Process: at.Worker, Local: int(at.Local)})
-		if at.Worker == w.self && int(at.Local) < len(w.queues) {
+	if like != nil {
+		p.ranks = like.ranks
+	} else {
+		p.ranks = w.places(m)
+	}
+	for row, at := range p.ranks {
+		if at.Process == w.self && at.Local < len(w.queues) {
 			p.rows, p.queues = append(p.rows, row), append(p.queues, w.queues[at.Local])
-			local = append(local, int(at.Local))
+			local = append(local, at.Local)
 		}
 	}
 	p.set = schedule.Devices(local...)
@@ -126,7 +134,7 @@ func (w *Worker) load(m *wire.Load) {
 	w.programs[key] = p
 	w.beside.Go(func() {
 		host.Behind()
-		e := w.share(m.Loadable, places, local)
+		e := w.share(m.Loadable, p.ranks, local)
 		p.exe, p.err, p.unload = e.exe, e.err, func() { w.unload(e) }
 		p.settled.Store(true)
 		for _, q := range w.queues {
@@ -140,17 +148,22 @@ func (w *Worker) load(m *wire.Load) {
 
 // places returns the devices of a program by row, as far as the worker is told of them: those of others are process 0's
 // where none exchange bytes.
-func (w *Worker) places(m *wire.Load) (all []*wire.Place) {
+func (w *Worker) places(m *wire.Load) []collective.Place {
+	rows := 0
+	for _, span := range m.Places {
+		rows += int(min(span.GetCount(), wire.MaxDevices))
+	}
+	numbers := wire.NumbersOf(m.Devices)
+	all := make([]collective.Place, 0, rows+len(numbers))
 	for _, span := range m.Places {
 		for k := range min(span.GetCount(), wire.MaxDevices) {
-			all = append(all, &wire.Place{Worker: span.Worker, Local: span.Local + k})
+			all = append(all, collective.Place{Process: span.Worker, Local: int(span.Local + k)})
 		}
 	}
-	elsewhere := new(wire.Place)
-	for _, number := range wire.NumbersOf(m.Devices) {
-		at := elsewhere
+	for _, number := range numbers {
+		var at collective.Place // elsewhere
 		if q := w.device(m.Session, number); q != nil {
-			at = &wire.Place{Worker: w.self, Local: uint32(q.local)}
+			at = collective.Place{Process: w.self, Local: q.local}
 		}
 		all = append(all, at)
 	}
@@ -164,7 +177,7 @@ func (w *Worker) sendLoaded(key programKey) {
 
 // executable makes what a Loadable describes, from its serialized form or else
 // from its code. The bytes of an artifact stay in e.
-func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int, e *loaded) (x device.Executable,
+func (w *Worker) executable(l *wire.Loadable, places []collective.Place, local []int, e *loaded) (x device.Executable,
 	err error) {
 	if l == nil {
 		return nil, status.New(status.InvalidArgument, "there is nothing to load")
