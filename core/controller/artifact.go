@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/openpathways/pathways/core/status"
@@ -75,7 +74,9 @@ func (st *State) dropArtifact(c *compiled) {
 	delete(st.artifacts, c.number)
 	var to []uint64
 	for _, w := range a.senders.holders {
-		to = append(to, w.to[0])
+		if w.gone == nil {
+			to = append(to, w.to[0])
+		}
 	}
 	if len(to) > 0 {
 		st.send(to, wire.KindForget, &wire.Forget{Artifacts: []uint64{c.number}})
@@ -187,22 +188,32 @@ func (st *State) discard(c *compiled) {
 	st.discarded[c.key]++
 }
 
-// artifactsWithout records that a worker and what it had are lost.
-func (st *State) artifactsWithout(w *worker) {
-	for _, number := range slices.Sorted(maps.Keys(st.artifacts)) {
-		c := st.artifacts[number]
-		if c == nil {
-			continue
-		}
+// artifactsOf returns the artifacts that a worker has, sends or receives, ascending. It is no longer among those that
+// wait for one.
+func (st *State) artifactsOf(w *worker) (numbers []uint64) {
+	for number, c := range st.artifacts {
 		a := c.artifact
-		a.senders.lost(w)
 		if a.wanted[w] {
 			delete(a.wanted, w)
 			a.wants = slices.DeleteFunc(a.wants, func(o *worker) bool { return o == w })
 		}
-		if a.senders.held[w] {
-			st.lacks(c, w)
+		if a.senders.has(w) {
+			numbers = append(numbers, number)
 		}
-		st.give(c)
 	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// loseArtifact records that an artifact is no longer on a worker that is lost.
+func (st *State) loseArtifact(w *worker, number uint64) {
+	c := st.artifacts[number]
+	if c == nil {
+		return
+	}
+	c.artifact.senders.lost(w)
+	if c.artifact.senders.held[w] {
+		st.lacks(c, w)
+	}
+	st.give(c)
 }

@@ -562,7 +562,7 @@ func (a *audit) artifacts() {
 			a.say("artifact %d is nowhere, and can be asked for", number)
 		}
 		for _, w := range c.artifact.senders.holders {
-			if w.gone != nil {
+			if w.gone != nil && !a.st.isLosing(w) {
 				a.say("artifact %d is on worker %s, which is gone", number, w.name)
 			}
 		}

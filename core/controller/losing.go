@@ -10,7 +10,7 @@ import (
 // When a worker is lost, thousands of gangs may fail, and as many arrays lose shards. State does that in parts, and
 // takes other events in between. It goes session by session: first it fails the runs that wait for a place on the
 // worker, then the gangs that are under way there, and then it takes the session's shards there out of its arrays
-// (loss.go).
+// (loss.go). At the end it takes the worker out of those that have artifacts.
 //
 // Nothing new begins on the worker meanwhile, since it counts as gone from the beginning. It keeps its slot until all
 // parts are done. Until then no session gets an offer: the offer's devices must not be taken for lost ones.
@@ -19,6 +19,7 @@ import (
 type losing struct {
 	w        *worker
 	sessions []uint32          // that had it; the first one is under way
+	holds    []uint64          // artifacts that it had, sent or received, by number
 	next     loss              // of that one
 	tickets  []uint64          // of its runs that wait for their places
 	gangs    []uint64          // of it, or, if no sessions are left, of those that have ended
@@ -42,11 +43,13 @@ const (
 	weightOfFailure = 2500
 	weightOfArray   = 30
 	weightOfLoss    = 700
+	// To take a worker out of those that have an artifact, of which there may be a thousand.
+	weightOfArtifact = 5000
 )
 
-// lose begins the loss of a worker.
-func (st *State) lose(w *worker) {
-	l := &losing{w: w, why: st.errShards(w)}
+// lose begins the loss of a worker that holds some artifacts.
+func (st *State) lose(w *worker, holds []uint64) {
+	l := &losing{w: w, why: st.errShards(w), holds: holds}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.workers.has(w.slot) {
 			s.missing++
@@ -72,6 +75,11 @@ func (st *State) failLost() {
 			st.failUnderWay(l)
 		case len(l.sessions) > 0:
 			spent += st.loseNext(l, st.sessions[l.sessions[0]])
+		case len(l.holds) > 0:
+			number := l.holds[0]
+			l.holds = l.holds[1:]
+			spent += weightOfArtifact
+			st.loseArtifact(l.w, number)
 		default:
 			if l.gangs = st.leavingOn(l.w); len(l.gangs) == 0 {
 				st.losing = slices.Delete(st.losing, 0, 1)

@@ -49,11 +49,12 @@ func (s *senders) unlist(w *worker) {
 	}
 }
 
-// pick returns the holder, other than to, that sends to the fewest workers; nil if all send to the maximum.
+// pick returns the holder, other than to, that sends to the fewest workers; nil if all send to the maximum. One that is
+// being lost sends nothing.
 func (s *senders) pick(to *worker) *worker {
 	for _, free := range s.free {
 		for _, h := range free {
-			if h != to {
+			if h != to && h.gone == nil {
 				return h
 			}
 		}
@@ -82,6 +83,9 @@ func (s *senders) ended(to *worker) {
 	}
 	s.list(from)
 }
+
+// has reports whether a worker has it, sends it, or gets it.
+func (s *senders) has(w *worker) bool { return s.held[w] || s.sends[w] > 0 || s.from[w] != nil }
 
 // lost removes what is on its way to and from a lost worker, but not the worker itself.
 func (s *senders) lost(w *worker) {

@@ -309,12 +309,12 @@ func (st *State) workerLost(w *worker, err error) {
 	known.each(func(slot int) { st.workers[slot].knows.remove(w.slot) })
 	st.giveUpOn(w)
 	st.letRemains(w)
+	holds := st.artifactsOf(w) // and no longer wants others
 	st.compileElsewhere(w)
-	st.artifactsWithout(w)
 	if w.views > 0 {
 		st.keepLoss(w)
 	}
-	st.lose(w)
+	st.lose(w, holds)
 }
 
 // giveUpOn fails what is held and would run on a worker that has gone.
@@ -337,6 +337,9 @@ func (st *State) compileElsewhere(w *worker) {
 			delete(st.compiles, op)
 			if c.by = nil; c.ready {
 				c.asked = nil // its text may be had from the same client
+				if st.artifacts[op] == c {
+					st.give(c)
+				}
 			} else {
 				st.begin(c)
 			}
