@@ -29,11 +29,18 @@ type introductions struct {
 func (st *State) introductions() *introductions {
 	in := &st.intros
 	in.st = st
-	for len(in.fresh) < len(st.workers) {
-		in.fresh = append(in.fresh, nil)
+	if more := len(st.workers) - len(in.fresh); more > 0 { // in one piece, for a first transfer among all
+		few := make([]int, fewFresh*more)
+		in.fresh = slices.Grow(in.fresh, more)
+		for ; len(few) > 0; few = few[fewFresh:] {
+			in.fresh = append(in.fresh, few[:0:fewFresh])
+		}
 	}
 	return in
 }
+
+// fewFresh is how many workers one mostly learns of at a time, itself included: two neighbors.
+const fewFresh = 4
 
 // pair has two workers know each other.
 func (in *introductions) pair(a, b int) {
@@ -65,8 +72,12 @@ func (in *introductions) tell() {
 			o := st.workers[other]
 			return o == nil || o.gone != nil || w.knows.has(other)
 		})
-		l := all.of(st, fresh)
-		l.to = append(l.to, w.to[0])
+		if len(fresh) <= fewFresh {
+			st.teachFew(w, fresh)
+		} else {
+			l := all.of(st, fresh)
+			l.to = append(l.to, w.to[0])
+		}
 		w.knows.add(fresh)
 	}
 	in.touched = in.touched[:0]
@@ -120,8 +131,8 @@ func (k *knowledge) all() (all set) {
 	return all
 }
 
-// lesson is what some workers learn. Those that have the same to learn, as all workers of a program mostly have, are
-// sent one message, in which is also what they are themselves.
+// lesson is what some workers learn of more than a few others. Those that have the same to learn, as all workers of a
+// program mostly have, are sent one message, in which is also what they are themselves.
 type lesson struct {
 	come [][]byte
 	to   []uint64
@@ -183,6 +194,20 @@ func (st *State) teach(to []uint64, come [][]byte, size int) {
 		st.buffer = append(st.buffer, one...)
 	}
 	st.deliver(to, wire.KindPeers, st.buffer[from:])
+}
+
+// teachFew tells one worker about a few.
+func (st *State) teachFew(w *worker, few []int) {
+	size := 0
+	for _, slot := range few {
+		size += len(st.workers[slot].introduction())
+	}
+	st.room(size)
+	from := len(st.buffer)
+	for _, slot := range few {
+		st.buffer = append(st.buffer, st.workers[slot].introduction()...)
+	}
+	st.deliver(w.to[:], wire.KindPeers, st.buffer[from:])
 }
 
 // introduction returns what others are told of a worker: a Peers of it alone, which is also a part of a longer one.

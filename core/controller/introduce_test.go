@@ -75,7 +75,7 @@ func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
 	// Those that know few of them are told of these again, so that it is still one message.
 	b = newBed(t, Config{}, 6, 1)
 	b.puts([]uint32{0, 1})
-	want("a transfer", transfer(2, 0, 1), "[1 2] +1 +2")
+	want("a transfer", transfer(2, 0, 1), "[1] +1 +2", "[2] +1 +2")
 	want("a collective program on all", b.install(1, 6, true), "[1 2 3 4 5 6] +1 +2 +3 +4 +5 +6")
 	want("the next", b.install(2, 6, true))
 	want("the loss of one of them", lose(3), "[1 2 4 5 6 7] -3")

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/wire"
@@ -69,6 +71,18 @@ func (st *State) sendKept(to []uint64, kind wire.Kind, m proto.Message) {
 func (st *State) room(size int) {
 	if cap(st.buffer)-len(st.buffer) < size {
 		st.buffer = make([]byte, 0, max(size, maxScratch))
+	}
+}
+
+// messagesOfStep is how many messages a Step may send to each worker: the first operation of a session introduces it to
+// them, and them to each other.
+const messagesOfStep = 3
+
+// makeRoom makes room for a Step's actions when a worker joins. The first Step that sends so many would take longer to
+// make it than to send them.
+func (st *State) makeRoom() {
+	if n := messagesOfStep * len(st.present); cap(st.out)-len(st.out) < n {
+		st.out = slices.Grow(st.out, 2*n)
 	}
 }
 

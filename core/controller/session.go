@@ -343,7 +343,7 @@ func (st *State) connsHere() (to []uint64) {
 
 // connsOf returns the connections of these workers, except those that are gone.
 func (st *State) connsOf(workers set) []uint64 {
-	var to []uint64
+	to := make([]uint64, 0, workers.count())
 	workers.each(func(slot int) {
 		if w := st.workers[slot]; w != nil && w.gone == nil {
 			to = append(to, w.to[0])
@@ -376,7 +376,7 @@ func (st *State) tellDevices(s *session, workers set) {
 		first, local uint32
 		count        uint32
 	}
-	var rows []row
+	rows := make([]row, 0, workers.count())
 	for i, span := range s.spans {
 		if w := s.at[i]; workers.has(w.slot) && w.gone == nil {
 			rows = append(rows, row{w, s.first(i), span.Local, span.Count})
@@ -450,6 +450,7 @@ func (st *State) placeMade(s *session, rows []uint32, made *place) (*place, erro
 
 // appendRows appends the key of a place.
 func appendRows(key []byte, rows []uint32) []byte {
+	key = slices.Grow(key, 4*len(rows))
 	for _, d := range rows {
 		key = binary.LittleEndian.AppendUint32(key, d)
 	}
@@ -461,6 +462,7 @@ func (st *State) keepPlace(s *session, p *place, key string) (err error) {
 	if p.memory, err = st.ledger.PlaceSorted(ledger.Owner(s.id), p.sorted); err != nil {
 		return err
 	}
+	p.conns = make([]uint64, 0, p.workers.count())
 	p.workers.each(func(slot int) { p.conns = append(p.conns, st.workers[slot].to[0]) })
 	p.checked = ^uint64(0)
 	if len(p.rows) == 1 {

@@ -101,6 +101,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.present = append(st.present, w)
 	st.countConfined(w, +1)
 	st.conns[number] = &conn{number: number, w: w}
+	st.makeRoom()
 	st.note(w.about(wire.EventJoined), workerNamed(w.name)+" came to island "+quoted(w.island.name), nil)
 	if w.name != h.Name {
 		st.warn(w.about(wire.EventJoined), "two workers are named "+h.Name+": the second is called "+w.name, nil)
