@@ -20,7 +20,9 @@ func (st *State) retire(s *session, o *object) {
 	}
 	s.gave = st.now
 	if put := st.gangs[o.put]; o.put != 0 && put != nil {
-		put.retires = append(put.retires, o.charge)
+		freed := *o
+		put.retires = append(put.retires, &freed)
+		st.rechargeRetired(put)
 	} else {
 		st.retireCharge(s, o.charge)
 	}
@@ -60,8 +62,8 @@ func (st *State) unlist(g *gang) {
 	s, first := g.s, g.before == nil
 	all := s.listOf(g)
 	all.remove(g)
-	for _, charge := range g.retires {
-		st.retireCharge(s, charge)
+	for _, o := range g.retires {
+		st.retireCharge(s, o.charge)
 	}
 	if !first || all != &s.readers {
 		return

@@ -76,6 +76,7 @@ func (st *State) shrink(g *gang, w *worker) {
 	g.vacate()
 	g.place, g.to, g.conns = at, at.workers, at.conns
 	g.occupy()
+	st.rechargeRetired(g)
 	g.hosts = slices.DeleteFunc(g.hosts, func(u hostUse) bool { return u.slot == w.slot })
 	st.stir()
 }
@@ -211,6 +212,20 @@ func (st *State) recharge(s *session, o *object, at *place) {
 		}
 	}
 	o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
+}
+
+// rechargeRetired counts what was freed of a put's array on the devices that the put still has: it may have been made
+// smaller since, or before the loss of the array's shards was found.
+func (st *State) rechargeRetired(put *gang) {
+	for _, o := range put.retires {
+		if !put.place.workers.covers(o.place.workers) {
+			at := st.leftOf(put.s, o.place)
+			st.recharge(put.s, o, at)
+			if at != nil {
+				o.place = at
+			}
+		}
+	}
 }
 
 // unloaded records that a program is no longer loaded on the worker of a slot.

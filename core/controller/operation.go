@@ -5,7 +5,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -95,8 +94,8 @@ type gang struct {
 	// Of its session's gangs under way: its place among them, and its neighbors.
 	turn uint64
 	links[gang]
-	retires []ledger.ID // of a put: what of its array was freed before it has ended
-	keeps   []*kept     // workers that have gone and whose places it still has, by the times of their going
+	retires []*object // of a put: what of its array was freed before it has ended
+	keeps   []*kept   // workers that have gone and whose places it still has, by the times of their going
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {

@@ -69,19 +69,20 @@ func (st *State) retireRows(s *session, o *object, rows []uint32) {
 		return
 	}
 	left := slices.DeleteFunc(slices.Clone(o.place.rows), func(d uint32) bool { return o.freed.has(int(d)) })
-	charge := func(rows []uint32) ledger.ID {
+	charge := func(rows []uint32) (ledger.ID, *place) {
 		if len(rows) == 0 {
-			return 0
+			return 0, nil
 		}
 		at, err := st.place(s, rows)
 		if err != nil {
-			return 0 // the session or a worker goes, and all its charges with it
+			return 0, nil // the session or a worker goes, and all its charges with it
 		}
-		return st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
+		return st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"}), at
 	}
-	gone := object{charge: charge(rows), put: o.put}
+	gone := object{put: o.put, counted: o.counted}
+	gone.charge, gone.place = charge(rows)
 	st.ledger.Free(o.charge)
-	if o.charge = charge(left); len(left) == 0 {
+	if o.charge, _ = charge(left); len(left) == 0 {
 		o.counted = 0
 	}
 	st.retire(s, &gone)
