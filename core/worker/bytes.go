@@ -150,7 +150,7 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 		return
 	}
 	e.Then(func(err error) {
-		came.Store(int64(q.w.elapsed()))
+		came.CompareAndSwap(0, int64(q.w.elapsed())) // else one that has read it has told its end
 		q.soon(func() { written(err) })
 	})
 }

@@ -26,6 +26,7 @@ func TestEachMomentIsChargedToTheOldestLaunch(t *testing.T) {
 		{"an input comes later", "late a 0, given b 1, came a 3, end a 5, end b 6", "a 2, b 1, all 3"},
 		{"an input comes after the next has ended", "late a 0, given b 1, end b 2, came a 3, end a 5", "a 2, b 1, all 3"},
 		{"an input comes while another computes", "given a 0, late b 1, came b 2, end a 3, end b 5", "a 3, b 2, all 5"},
+		{"an input is told after the end of who reads it", "late a 0, end a 5, given b 6, end b 8", "a 0, b 2, all 2"},
 		{"begun before, launched after", "given a 2, given b 1, end b 3, end a 5", "b 2, a 2, all 4"},
 	} {
 		q, launches := &queue{w: &Worker{}}, map[string]*launch{}

@@ -300,6 +300,11 @@ func (w *Worker) elapsed() time.Duration { return time.Since(w.since) }
 // device what was launched after them while they wait for other devices.
 func (q *queue) charge(l *launch, failed bool) {
 	end := time.Duration(l.told.Load())
+	if !failed { // it has read its inputs, though some may not have been told yet
+		for _, came := range l.inputs {
+			came.CompareAndSwap(0, int64(end))
+		}
+	}
 	for _, older := range q.open {
 		if older == l {
 			break
