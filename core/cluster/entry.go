@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
@@ -239,9 +237,6 @@ func openBoard(b *wire.Board) (*collective.Board, error) {
 		return nil, system.Error(err, "the host's memory for collectives cannot be opened")
 	}
 	defer f.Close()
-	// Where Yama is on, it lets only ancestors read the memory of a process, and those that the process names: here all
-	// that its parent has started, such as the other workers.
-	_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(os.Getppid()), 0, 0, 0) // without it, blocks go by the board
 	return collective.OpenBoard(f, int(b.Slot))
 }
 

@@ -57,16 +57,14 @@ type Board struct {
 	closed atomic.Bool
 	met    atomic.Pointer[members]
 
-	out    []outbox // by place
-	area   area     // of this member
-	number *uint64  // that others read to find out whether they can
+	out  []outbox // by place
+	area area     // of this member
 	// inside counts who writes to the board or reads blocks on it, which Close waits for.
 	inside atomic.Int64
 	sizes  sizes
 
 	mu      sync.Mutex
 	seen    uint32 // arrivals that are certainly taken
-	tried   uint64 // places of members whose memory this one has tried to read
 	waits   map[mail]wait
 	early   map[mail]letter  // for a meeting that has yet to start
 	open    map[*meeting]int // blocks that are missing
@@ -101,10 +99,8 @@ const (
 	isHere form = iota // the block
 	lies               // size, place in the sender's area, and slot
 	comes              // size; the block comes by the exchange
-	far                // as lies, of a table of the block's pieces, and its size: see direct.go
 
 	referBytes = 24
-	farBytes   = referBytes + 8
 )
 
 // mail is a block's key among one engine's.
@@ -119,12 +115,12 @@ type wait struct {
 }
 
 // Where things are: a page that says what this is; a bell for each member: how many blocks have come for it, at how
-// many it wants to be woken, how often a lingering goroutine was woken, and its probe, each on a line of its own; a
-// ring for each pair: how far it is written, how far read, and its bytes.
+// many it wants to be woken, and how often a lingering goroutine was woken, each on a line of its own; a ring for each
+// pair: how far it is written, how far read, and its bytes.
 const (
-	boardMagic   = 0x70617468_77617933
+	boardMagic   = 0x70617468_77617932
 	boardPage    = 4096
-	bellBytes    = 4 * 64
+	bellBytes    = 3 * 64
 	ringHeader   = 128
 	ringBytes    = 16 << 10
 	mailHeader   = 24             // size, form, gang, part
@@ -142,7 +138,6 @@ const (
 	countLine = iota
 	wantLine
 	lingerLine
-	probeLine // see probe
 
 	wanted     = 1 << 63
 	wantedSoon = 1 << 62 // by who lingers, not the poller
@@ -244,7 +239,6 @@ func newBoard(data []byte, place int, bells bells) (*Board, error) {
 	b.area.data, b.area.words = b.areaOf(place)
 	b.area.limit, b.sizes = granules, usualSizes
 	b.met.Store(new(members))
-	b.offer()
 	go b.poll()
 	return b, nil
 }
@@ -381,18 +375,13 @@ func (b *Board) write(process uint64, k mail, form form, data []byte) (to int, w
 	return to, true
 }
 
-// refer tells several peers where a block is, which lies there, or how long the table is of one that is far.
-func (b *Board) refer(peers []uint64, to []int, k mail, form form, at spot, size, table int64) {
-	var m [farBytes]byte
+// refer tells several peers where a block is.
+func (b *Board) refer(peers []uint64, to []int, k mail, at spot, size int64) {
+	var m [referBytes]byte
 	binary.LittleEndian.PutUint64(m[:], uint64(size))
 	binary.LittleEndian.PutUint64(m[8:], uint64(at.at))
 	binary.LittleEndian.PutUint64(m[16:], uint64(at.slot))
-	if form != far {
-		b.postAll(peers, to, k, form, m[:referBytes])
-		return
-	}
-	binary.LittleEndian.PutUint64(m[referBytes:], uint64(table))
-	b.postAll(peers, to, k, form, m[:])
+	b.postAll(peers, to, k, lies, m[:])
 }
 
 // readers returns the bits of processes, for take.

@@ -12,8 +12,8 @@ import (
 type letter struct {
 	form form
 	size int64
-	data []byte // of the block, unless it comes; of the table of one that is far
-	spot spot   // of what lies in an area
+	data []byte // of the block, unless it comes
+	spot spot   // of a block that lies in an area
 }
 
 // letter reads a letter from a place. Its data is valid for as long as m. False means that no member writes such ones.
@@ -23,26 +23,21 @@ func (b *Board) letter(from int, f form, m []byte) (l letter, ok bool) {
 		return letter{form: f, size: int64(len(m)), data: m}, true
 	case f == comes && len(m) == 8:
 		return letter{form: f, size: int64(binary.LittleEndian.Uint64(m))}, true
-	case f == lies && len(m) == referBytes, f == far && len(m) == farBytes:
+	case f == lies && len(m) == referBytes:
 		size, at := binary.LittleEndian.Uint64(m), binary.LittleEndian.Uint64(m[8:])
 		slot := binary.LittleEndian.Uint64(m[16:])
-		lying := size
-		if f == far {
-			lying = binary.LittleEndian.Uint64(m[referBytes:])
-		}
-		if lying > areaBytes || at > areaBytes-lying || slot >= slotsMax {
+		if size > areaBytes || at > areaBytes-size || slot >= slotsMax {
 			return letter{}, false
 		}
-		b.try(from)
 		data, _ := b.areaOf(from)
-		return letter{f, int64(size), data[at : at+lying : at+lying], spot{int(slot), int64(at)}}, true
+		return letter{f, int64(size), data[at : at+size : at+size], spot{int(slot), int64(at)}}, true
 	}
 	return letter{}, false
 }
 
 // free tells another member that this one is done with a block of its area.
 func (b *Board) free(from int, l letter) {
-	if l.form == lies || l.form == far {
+	if l.form == lies {
 		_, words := b.areaOf(from)
 		word(words, l.spot.slot).And(^(uint64(1) << b.self))
 	}

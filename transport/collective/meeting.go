@@ -193,12 +193,9 @@ func (m *meeting) publish(board *Board, key transport.Key) {
 // the block goes to each by the exchange.
 func (m *meeting) show(board *Board, key transport.Key, s *pack, peers []int, readers uint64) {
 	k := mail{id: m.gang.id, part: key.Part}
-	if s.direct && m.showDirect(board, k, s, peers, readers) {
-		return
-	}
 	if at, data := board.area.take(s.bytes, readers); data != nil {
 		m.fill(data, s)
-		board.refer(m.table.peers, peers, k, lies, at, s.bytes, 0)
+		board.refer(m.table.peers, peers, k, at, s.bytes)
 		return
 	}
 	var size [8]byte

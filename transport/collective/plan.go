@@ -95,7 +95,6 @@ type pack struct {
 	pieces []piece
 	bytes  int64
 	same   bool // as the block of the peer before
-	direct bool // others may read it where it lies, see direct.go
 }
 
 type piece struct {

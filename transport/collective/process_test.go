@@ -197,14 +197,11 @@ func processes(tb testing.TB, j job) (took, used int64) {
 	return took, used
 }
 
-// Collectives over the board between real processes bring the right values: in letters, in areas, and read where they
-// lie.
+// Collectives over the board between real processes bring the right values, in letters and in areas.
 func TestCollectivesBetweenRealProcesses(t *testing.T) {
 	processes(t, job{processes: 4, length: 500, op: spmd.AllReduce, bytes: 8})
 	for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.AllToAll, spmd.ReduceScatter} {
-		for _, size := range []int64{3 << 20, 24 << 20} {
-			processes(t, job{processes: 3, length: 4, op: op, bytes: size})
-		}
+		processes(t, job{processes: 3, length: 4, op: op, bytes: 3 << 20})
 	}
 }
 

@@ -25,12 +25,6 @@ func (m *meeting) run(r *round) error {
 		s := &r.steps[i]
 		switch s.op {
 		case copies:
-			if m.isFar(s.from[0]) {
-				if err := m.pull(s.to, s.from[0]); err != nil {
-					return err
-				}
-				continue
-			}
 			to, put := m.memory(s.to), plainly
 			if len(to) >= longResult {
 				put = uncached.Copy

@@ -26,11 +26,9 @@ type sizes struct {
 	// foldEach is up to how many bytes of all ranks every process folds an all-reduce by itself; above, each folds a part
 	// and shows it to the others, which takes a further round. Two ranks never gain by that.
 	foldEach int64
-	// direct is from how many bytes of a rank's operands on blocks are read where they lie; 0: none are.
-	direct int64
 }
 
-var usualSizes = sizes{block: 2 << 20, piece: 4 << 10, foldEach: 512 << 10, direct: 8 << 20}
+var usualSizes = sizes{block: 2 << 20, piece: 4 << 10, foldEach: 512 << 10}
 
 // whole returns the cuts of a round that moves everything.
 func (b *builder) whole() []cut {
@@ -128,22 +126,11 @@ func (b *builder) cutting(each int64, pattern func(i int) region) (all [][]cut) 
 
 // together plans all rounds.
 func (b *builder) together(total int64) error {
-	if err := b.inRounds(total); err != nil {
-		return err
-	}
-	if b.isDirect(total) {
-		b.directly()
-	}
-	return nil
-}
-
-// inRounds plans the rounds that move something.
-func (b *builder) inRounds(total int64) error {
 	chunks, err := b.chunks()
 	if err != nil {
 		return err
 	}
-	if len(chunks) == 0 || len(chunks)+1 >= roundsMax { // nothing moves; or not in so many rounds
+	if len(chunks) == 0 || len(chunks) >= roundsMax { // nothing moves; or not in so many rounds
 		chunks = [][]cut{b.whole()}
 	}
 	if b.spec.Op == spmd.AllReduce && b.n() > 2 && total*int64(b.n()) > b.sizes.foldEach {

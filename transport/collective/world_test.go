@@ -93,7 +93,6 @@ func (w *world) drawWays(t *rapid.T) {
 		block:    rapid.SampledFrom([]int64{64, 4 << 10, usualSizes.block}).Draw(t, "block"),
 		piece:    rapid.SampledFrom([]int64{64, usualSizes.piece}).Draw(t, "piece"),
 		foldEach: rapid.SampledFrom([]int64{0, usualSizes.foldEach}).Draw(t, "fold each"),
-		direct:   rapid.SampledFrom([]int64{0, 1, usualSizes.direct}).Draw(t, "direct"),
 	}
 	room := rapid.SampledFrom([]int{0, 1, 3, granules}).Draw(t, "area") // without room blocks go by the exchange
 	for _, b := range w.boards {

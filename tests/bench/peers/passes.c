@@ -1,12 +1,9 @@
 // Collectives of processes that each have memory of their own and share windows, with the copies and folds of
-// transport/collective, in its order and in rounds of its size, and nothing else: the least that this way takes. What
-// that reads in the memory of another process, so does this.
+// transport/collective, in its order and in rounds of its size, and nothing else: the least that this way takes.
 //
 //     passes OPERATION PROCESSES BYTES CALLS
 //
 // prints the seconds of all calls, and those of the processors for them. A participant brings BYTES of float32.
-
-#define _GNU_SOURCE
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -15,7 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,15 +20,11 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 2 << 20, CACHED = 2048, PROCESSES = 64, GATHER_DIRECT = 6, DIRECT = 8 << 20 };
+enum { BLOCK = 2 << 20, CACHED = 2048, PROCESSES = 64 };
 
 static int processes, me;
 static char* window[PROCESSES];  // what each process writes: a block of this round, and that of the one before
 static float *operand, *result;
-static struct {
-  pid_t process;
-  char* operand;
-}* shown;  // by process
 static pthread_barrier_t* together;
 
 // meet returns when the windows of a round are written: so all are through with the round before.
@@ -78,33 +70,8 @@ static char* block(int p, int round) { return window[p] + round % 2 * BLOCK; }
 // What process p has written of a round for process q: a piece for each process but p.
 static char* piece(int p, int q, size_t each, int round) { return block(p, round) + (q - (q > p)) * each; }
 
-// Copies from the operand of process p.
-static void pull(int p, char* to, size_t at, size_t bytes) {
-  for (ssize_t n; bytes > 0; to += n, at += n, bytes -= n) {
-    struct iovec into = {to, bytes}, from = {shown[p].operand + at, bytes};
-    if ((n = process_vm_readv(shown[p].process, &into, 1, &from, 1, 0)) <= 0) {
-      perror("process_vm_readv");
-      exit(1);
-    }
-  }
-}
-
 static void all_gather(size_t bytes) {
   int round = 0;
-  if (processes <= GATHER_DIRECT && bytes >= DIRECT) {
-    for (size_t at = 0; at < bytes; at += BLOCK) {
-      size_t n = smaller(BLOCK, bytes - at);
-      char* out = (char*)result + at;
-      meet();
-      for (int p = 0; p < processes; p++) {
-        if (p == me)
-          memcpy(out + p * bytes, (char*)operand + at, n);
-        else
-          pull(p, out + p * bytes, at, n);
-      }
-    }
-    return;
-  }
   for (size_t at = 0; at < bytes; at += BLOCK, round++) {
     size_t n = smaller(BLOCK, bytes - at);
     char *in = (char*)operand + at, *out = (char*)result + at;
@@ -133,24 +100,7 @@ static void parts(size_t bytes, bool folds) {
   }
 }
 
-static void all_to_all(size_t bytes) {
-  if (bytes < DIRECT) {
-    parts(bytes, false);
-    return;
-  }
-  size_t part = bytes / processes, each = BLOCK / (processes - 1) & ~63;
-  for (size_t at = 0; at < part; at += each) {
-    size_t n = smaller(each, part - at);
-    char* out = (char*)result + at;
-    meet();
-    for (int p = 0; p < processes; p++) {
-      if (p == me)
-        memcpy(out + p * part, (char*)operand + p * part + at, n);
-      else
-        pull(p, out + p * part, me * part + at, n);
-    }
-  }
-}
+static void all_to_all(size_t bytes) { parts(bytes, false); }
 
 static void reduce_scatter(size_t bytes) { parts(bytes, true); }
 
@@ -226,7 +176,6 @@ int main(int argc, char** argv) {
   if (passes == reduce_scatter) results /= processes;
   for (int p = 0; p < processes; p++) window[p] = memory(2 * BLOCK, MAP_SHARED);
   together = memory(sizeof *together, MAP_SHARED);
-  shown = memory(processes * sizeof *shown, MAP_SHARED);
   double* spent = memory(processes * sizeof *spent, MAP_SHARED);
   pthread_barrierattr_t shared;
   pthread_barrierattr_init(&shared);
@@ -236,7 +185,6 @@ int main(int argc, char** argv) {
     if (!fork()) break;
   operand = memory(bytes, MAP_PRIVATE), result = memory(results, MAP_PRIVATE);
   for (size_t i = 0; i < bytes / sizeof *operand; i++) operand[i] = me + 1;
-  shown[me].process = getpid(), shown[me].operand = (char*)operand;
   passes(bytes);
   meet();
   double start = now(), before = used();
