@@ -85,23 +85,13 @@ func (m *module) called(id int64) bool {
 
 // results returns the instructions whose memory may be that of a result.
 func (c *computation) results() map[int64]bool {
-	found := map[int64]bool{c.root: true}
-	for todo := []int64{c.root}; len(todo) > 0; {
-		in := c.byID[todo[len(todo)-1]]
-		todo = todo[:len(todo)-1]
-		switch in.opcode {
+	return reach(c.root, func(id int64) []int64 {
+		switch in := c.byID[id]; in.opcode {
 		case "tuple", "bitcast", "get-tuple-element", "opt-barrier", "optimization-barrier", "add-dependency":
-		default:
-			continue
+			return in.operands
 		}
-		for _, id := range in.operands {
-			if !found[id] {
-				found[id] = true
-				todo = append(todo, id)
-			}
-		}
-	}
-	return found
+		return nil
+	})
 }
 
 // widened returns fields of a message with further parameters in the xla.ProgramShapeProtos of this number.

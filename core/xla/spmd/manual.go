@@ -205,25 +205,15 @@ func (w *wrapper) write(body *computation, local [][]byte) ([]byte, error) {
 // controlled returns the computations that run as parts of the entry: not those that combine elements, nor those of
 // fusions.
 func (w *wrapper) controlled() map[int64]bool {
-	found := map[int64]bool{w.module.entry: true}
-	for todo := []int64{w.module.entry}; len(todo) > 0; {
-		c := w.byID[todo[len(todo)-1]]
-		todo = todo[:len(todo)-1]
-		for _, in := range c.instructions {
+	return reach(w.module.entry, func(id int64) (called []int64) {
+		for _, in := range w.byID[id].instructions {
 			switch in.opcode {
 			case "call", "while", "conditional", "async-start":
-			default:
-				continue
-			}
-			for _, id := range in.called {
-				if !found[id] {
-					found[id] = true
-					todo = append(todo, id)
-				}
+				called = append(called, in.called...)
 			}
 		}
-	}
-	return found
+		return called
+	})
 }
 
 // renumber writes a computation with new numbers; ids holds those of computations. If it is manual, so is each of its

@@ -288,24 +288,32 @@ func readInstruction(b []byte) (*instruction, error) {
 	return in, nil
 }
 
-// write returns the HloModuleProto of the computations that are reachable from the entry.
-func (m *module) write() []byte {
-	reached := map[int64]bool{m.entry: true}
-	for todo := []int64{m.entry}; len(todo) > 0; {
-		c := m.byID[todo[len(todo)-1]]
+// reach returns what can be reached from start, itself included. next returns what follows directly.
+func reach(start int64, next func(id int64) []int64) map[int64]bool {
+	found := map[int64]bool{start: true}
+	for todo := []int64{start}; len(todo) > 0; {
+		id := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		for _, in := range c.instructions {
-			if in.drop || in.spec != "" {
-				continue
-			}
-			for _, id := range in.called {
-				if !reached[id] {
-					reached[id] = true
-					todo = append(todo, id)
-				}
+		for _, n := range next(id) {
+			if !found[n] {
+				found[n] = true
+				todo = append(todo, n)
 			}
 		}
 	}
+	return found
+}
+
+// write returns the HloModuleProto of the computations that are reachable from the entry.
+func (m *module) write() []byte {
+	reached := reach(m.entry, func(id int64) (called []int64) {
+		for _, in := range m.byID[id].instructions {
+			if !in.drop && in.spec == "" {
+				called = append(called, in.called...)
+			}
+		}
+		return called
+	})
 	var out protowalk.Message
 	out.Raw(m.rest)
 	for _, c := range m.computations {
