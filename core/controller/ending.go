@@ -22,7 +22,7 @@ func (st *State) retire(s *session, o *object) {
 	if put := st.gangs[o.put]; o.put != 0 && put != nil {
 		freed := *o
 		put.retires = append(put.retires, &freed)
-		st.rechargeRetired(put)
+		st.rechargeFreed(put, &freed)
 	} else {
 		st.retireCharge(s, o.charge)
 	}

@@ -76,7 +76,9 @@ func (st *State) shrink(g *gang, w *worker) {
 	g.vacate()
 	g.place, g.to, g.conns = at, at.workers, at.conns
 	g.occupy()
-	st.rechargeRetired(g)
+	for _, o := range g.retires {
+		st.rechargeFreed(g, o)
+	}
 	g.hosts = slices.DeleteFunc(g.hosts, func(u hostUse) bool { return u.slot == w.slot })
 	st.stir()
 }
@@ -214,17 +216,16 @@ func (st *State) recharge(s *session, o *object, at *place) {
 	o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
 }
 
-// rechargeRetired counts what was freed of a put's array on the devices that the put still has: it may have been made
-// smaller since, or before the loss of the array's shards was found.
-func (st *State) rechargeRetired(put *gang) {
-	for _, o := range put.retires {
-		if !put.place.workers.covers(o.place.workers) {
-			at := st.leftOf(put.s, o.place)
-			st.recharge(put.s, o, at)
-			if at != nil {
-				o.place = at
-			}
-		}
+// rechargeFreed counts what was freed of a put's array only on the devices that the put still has. It may have lost
+// some since, or before the array's own loss of shards was found.
+func (st *State) rechargeFreed(put *gang, o *object) {
+	if put.place.workers.covers(o.place.workers) {
+		return
+	}
+	at := st.leftOf(put.s, o.place)
+	st.recharge(put.s, o, at)
+	if at != nil {
+		o.place = at
 	}
 }
 
