@@ -128,7 +128,7 @@ type Host struct {
 	Memory    string // memory kind; "" means the device's default
 	Semantics HostSemantics
 	Done      func() // called once, when the driver no longer uses Data; may be nil
-	// Apart means that the buffer is not part of MemoryStats: whoever has the bytes of Data counts them.
+	// Apart means that the buffer is not part of MemoryStats: the owner of Data counts its bytes.
 	Apart bool
 }
 

@@ -2,7 +2,7 @@ package observe
 
 // keptSpan and keptEvent are a Span and an Event as a recording keeps them: without pointers, for which collections of
 // garbage would look through all of them, and with names by number. An event has no Worker: a worker's recording has
-// its own events alone, and whoever gathers recordings knows whose they are.
+// its own events alone, and the code that gathers recordings adds the worker's name.
 type keptSpan struct {
 	program                        uint64 // ProgramID
 	gang                           uint64

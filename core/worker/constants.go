@@ -49,8 +49,8 @@ func constantsOf(all []device.Constant) ([]*content.Memory, error) {
 
 func aligned(n int64) int64 { return (n + constantAlign - 1) &^ (constantAlign - 1) }
 
-// withConstants is an executable that appends constants to the inputs of each run, and of whose parameters nobody sees
-// those.
+// withConstants is an executable that appends constants to the inputs of each run, and does not list them among its
+// parameters.
 type withConstants struct {
 	device.Executable
 	table, data *content.Memory

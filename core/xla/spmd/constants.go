@@ -7,7 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
-// A long constant of a program costs more than its bytes: whoever compiles, serializes or loads the program copies it
+// A long constant of a program costs more than its bytes: compiling, serializing and loading the program each copy it
 // several times. So those of the entry computation become parameters behind the program's own. XLA's passes have done
 // all that they do with constants by now, and only code is made of the module: code that reads such a parameter as it
 // would read the constant.
