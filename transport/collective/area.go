@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/openpathways/pathways/transport/pages"
 )
 
 // An area is the part of a board in which one member writes blocks that the others read in place.
@@ -25,6 +27,7 @@ type area struct {
 	busy   []int          // slots with a span
 	dead   uint64         // places whose members are lost
 	limit  int            // granules that may be used
+	huge   int            // granules, from the first on, for which huge pages were asked
 	high   int            // granules that may have memory
 	taken  bool           // since the timer was set
 	timer  *time.Timer    // nil if no granule has memory
@@ -34,12 +37,13 @@ type area struct {
 type span struct{ at, n int } // granules
 
 const (
-	areaBytes = 64 << 20
-	granule   = 64 << 10
-	granules  = areaBytes / granule
-	slotsMax  = 256 // blocks of an area at a time
-	hugePage  = 2 << 20
-	areaIdle  = 10 * time.Second // after this long without a new block, the memory goes back to the system
+	areaBytes    = 64 << 20
+	granule      = 64 << 10
+	granules     = areaBytes / granule
+	hugeGranules = hugePage / granule
+	slotsMax     = 256 // blocks of an area at a time
+	hugePage     = pages.Huge
+	areaIdle     = 10 * time.Second // after this long without a new block, the memory goes back to the system
 )
 
 // spot is the place of a block: in whose area it is, and which word its readers clear.
@@ -75,11 +79,21 @@ func (a *area) take(size int64, readers uint64) (spot, []byte) {
 	}
 	a.spans[slot], a.busy = span{at, n}, append(a.busy, slot)
 	a.high, a.taken = max(a.high, at+n), true
+	a.widen(at, n)
 	if a.timer == nil {
 		a.timer = time.AfterFunc(areaIdle, a.trim)
 	}
 	word(a.words, slot).Store(readers)
 	return spot{slot, int64(at) * granule}, a.data[at*granule:][:size:size]
+}
+
+// widen asks for huge pages for a long block, before its memory has small ones. If there are none, it asks again when
+// the area has been idle.
+func (a *area) widen(at, n int) {
+	if end := (at + n + hugeGranules - 1) / hugeGranules * hugeGranules; n >= hugeGranules/2 && end > a.huge {
+		_ = pages.Collapse(a.data[a.huge*granule : end*granule])
+		a.huge, a.high = end, max(a.high, end)
+	}
 }
 
 // room returns the first of n granules that are free, or -1. mu is held, as below.
@@ -135,7 +149,7 @@ func (a *area) trim() {
 		return
 	}
 	_ = unix.Madvise(a.data[:a.high*granule], unix.MADV_REMOVE) // else it stays
-	a.high, a.timer = 0, nil
+	a.high, a.huge, a.timer = 0, 0, nil
 }
 
 // bytes is the memory that the area may have.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport/pages"
 )
 
 // Board is memory that the processes of one host share for the blocks of their
@@ -199,10 +200,10 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 	}
 	b, err := newBoard(data, place, futexes{})
 	if err != nil {
-		_ = unix.Munmap(data)
+		_ = pages.Unmap(data)
 		return nil, err
 	}
-	b.unmap = func() { _ = unix.Munmap(data) }
+	b.unmap = func() { _ = pages.Unmap(data) }
 	return b, nil
 }
 
@@ -215,16 +216,16 @@ func mapBoard(f *os.File) ([]byte, error) {
 	if seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 		return nil, status.New(status.InvalidArgument, "the file of a board is not sealed memory")
 	}
-	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	data, err := pages.Map(int(f.Fd()), info.Size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "a board of %d bytes could not be mapped: %w", info.Size, err)
 	}
 	n := binary.LittleEndian.Uint64(data[8:])
 	if binary.LittleEndian.Uint64(data) != boardMagic || n < 1 || n > placesMax || info.Size != boardBytes(int(n)) {
-		_ = unix.Munmap(data)
+		_ = pages.Unmap(data)
 		return nil, status.New(status.InvalidArgument, "the file is not a board")
 	}
-	_ = unix.Madvise(data[areasAt(int(n)):], unix.MADV_HUGEPAGE) // else its pages are small
+	_ = unix.Madvise(data[areasAt(int(n)):], unix.MADV_HUGEPAGE) // where an administrator allows it
 	return data, nil
 }
 

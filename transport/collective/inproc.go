@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/openpathways/pathways/transport/pages"
 )
 
 // InprocBoard is a board all of whose members are in this process, for tests and simulation. They share one mapping of
@@ -36,7 +36,7 @@ func NewInprocBoard(places int) (*InprocBoard, error) {
 func (b *InprocBoard) Open(place int) (*Board, error) { return newBoard(b.data, place, &b.bells) }
 
 // Close unmaps the memory.
-func (b *InprocBoard) Close() { _ = unix.Munmap(b.data) }
+func (b *InprocBoard) Close() { _ = pages.Unmap(b.data) }
 
 // channels are the bells of members in one process.
 type channels struct {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport/pages"
 )
 
 // Segment is memory that was made at once. A shared one has a file.
@@ -98,7 +99,7 @@ func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
 			return nil, failed("sealing", err)
 		}
 	}
-	s.data, err = mapped(fd, size, flags, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
+	s.data, err = mapped(fd, size, flags, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE, a.shared)
 	if err != nil {
 		if s.File != nil {
 			s.File.Close()
@@ -121,7 +122,7 @@ func (p *Pool) pin(data []byte) (unpin func()) {
 // finished the work that they were given; only Settle waits for that.
 func (p *Pool) release(data []byte, unpin func(), leaving int64) {
 	if unpin == nil {
-		_ = unix.Munmap(data)
+		_ = pages.Unmap(data)
 		return
 	}
 	p.mu.Lock()
@@ -129,7 +130,7 @@ func (p *Pool) release(data []byte, unpin func(), leaving int64) {
 	p.mu.Unlock()
 	go func() {
 		unpin()
-		_ = unix.Munmap(data)
+		_ = pages.Unmap(data)
 		p.mu.Lock()
 		p.leaving -= leaving
 		p.releases--
@@ -149,15 +150,19 @@ func (p *Pool) Settle() {
 	}
 }
 
-// mapped maps memory and touches it, so that no later use faults.
-func mapped(fd int, size int64, flags, may, populate int) ([]byte, error) {
-	data, err := unix.Mmap(fd, 0, int(size), may, flags)
+// mapped maps memory and touches it, so that no later use faults. If collapse is set, the kernel is asked for huge
+// pages, in which other mappings of the memory then are, too.
+func mapped(fd int, size int64, flags, may, populate int, collapse bool) ([]byte, error) {
+	data, err := pages.Map(fd, size, may, flags)
 	if err != nil {
 		return nil, err
 	}
 	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // a hint
+	if collapse {
+		_ = pages.Collapse(data) // or they are small
+	}
 	if err := unix.Madvise(data, populate); err != nil && err != unix.EINVAL {
-		_ = unix.Munmap(data)
+		_ = pages.Unmap(data)
 		return nil, err
 	} // EINVAL: a kernel before 5.14; pages come when they are touched
 	return data, nil
@@ -249,7 +254,7 @@ func (p *Pool) mapFile(file *os.File, size int64, may, populate int) (*Mapping, 
 		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and announced %d",
 			info.Size, size)
 	}
-	data, err := mapped(fd, size, unix.MAP_SHARED, may, populate)
+	data, err := mapped(fd, size, unix.MAP_SHARED, may, populate, false)
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "%d bytes of a peer's memory could not be mapped: %w", size, err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
+	"github.com/openpathways/pathways/transport/pages/pagestest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -326,6 +327,22 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 	b.Release()
 	p.Trim()
 	statustest.Equal(t, mappings(t), before, "mappings are left")
+}
+
+// What processes share lies in huge pages, where it was made and at a peer's, and is not less or more for that.
+func TestSharedMemoryLiesInHugePages(t *testing.T) {
+	pagestest.Collapses(t)
+	p := NewPool(Config{})
+	b := get(t, p.Arena("a", true, nil), 5<<20)
+	s := b.Segment
+	fd := statustest.Value(unix.Dup(int(s.File.Fd()))).OK(t)
+	m := statustest.Value(p.MapToRead(os.NewFile(uintptr(fd), "segment"), s.Size)).OK(t)
+	statustest.Equal(t, pagestest.Huge(t, s.data), s.Size, "bytes of a segment in huge pages")
+	statustest.Equal(t, pagestest.Huge(t, m.data), s.Size, "bytes of its mapping at a peer's in huge pages")
+	statustest.Equal(t, p.Stats().Mapped, s.Size, "bytes that count")
+	m.Close()
+	b.Release()
+	p.Trim()
 }
 
 // Devices are told of every segment, a peer's too, and of its end before it is unmapped. Nobody waits for them then.

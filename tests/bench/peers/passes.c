@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,8 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 2 << 20, CACHED = 2048, PROCESSES = 64 };
+enum { BLOCK = 2 << 20, CACHED = 2048, PROCESSES = 64, COLLAPSE = 25 /* MADV_COLLAPSE, of Linux 6.1 */ };
+static const size_t HUGE = 2 << 20;
 
 static int processes, me;
 static char* window[PROCESSES];  // what each process writes: a block of this round, and that of the one before
@@ -32,13 +34,17 @@ static void meet(void) { pthread_barrier_wait(together); }
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
+// Memory in huge pages, which the kernel gives shared memory only if it is asked for each by itself.
 static void* memory(size_t bytes, int flags) {
-  void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+  char* p = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
     perror("mmap");
     exit(1);
   }
+  p += -(uintptr_t)p & (HUGE - 1);
   madvise(p, bytes, MADV_HUGEPAGE);
+  for (size_t at = 0; at < bytes; at += HUGE) p[at] = 1;
+  madvise(p, bytes & ~(HUGE - 1), COLLAPSE);
   memset(p, 1, bytes);
   return p;
 }
