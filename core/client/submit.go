@@ -151,9 +151,10 @@ func (r *remote) Run(s *RunSpec) error {
 	return err
 }
 
-// submit numbers an operation and sends the message that set returns for it. The number is part of the message, and
-// messages leave in the order of their numbers; so it is encoded under the lock, into memory that is kept for the next.
-func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Message) (uint64, error) {
+// submit numbers an operation and sends the message that set returns for it, with more fields, which were encoded
+// before. The number is part of the message, and messages leave in the order of their numbers; so that much is encoded
+// under the lock, into memory that is kept for the next.
+func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Message, more []byte) (uint64, error) {
 	r.order.Lock()
 	defer r.order.Unlock()
 	op, err := r.begin(p)
@@ -162,9 +163,14 @@ func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Mes
 	}
 	r.takeFrees()
 	if r.buf, err = (proto.MarshalOptions{}).MarshalAppend(r.buf[:0], set(op)); err != nil {
-		return op, r.takeBack(op, status.New(status.InvalidArgument, "the operation could not be encoded: %w", err))
+		return op, r.takeBack(op, notEncoded(err))
 	}
+	r.buf = append(r.buf, more...)
 	return op, r.send(kind, op)
+}
+
+func notEncoded(err error) error {
+	return status.New(status.InvalidArgument, "the operation could not be encoded: %w", err)
 }
 
 // putting is a Put in flight: its pushes, and the operation itself. remote.mu guards it.
@@ -204,7 +210,7 @@ func (r *remote) Put(s *PutSpec) error {
 			put.to = r.view.Load()
 			return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{
 				Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
-		})
+		}, nil)
 	}
 	if err != nil {
 		return err
@@ -361,13 +367,16 @@ func (r *remote) CanLend(device uint32, data []byte) error {
 // alignment is the alignment, in bytes, of arrays that devices on the host use in place.
 const alignment = 64
 
-// Transfer implements Cluster. It sets t.Op.
+// Transfer implements Cluster. It encodes the moves, of which there may be one a shard, before it takes the lock.
 func (r *remote) Transfer(t *wire.Transfer, token uint64) error {
 	begun := r.recorder.Clock()
+	rest, err := proto.Marshal(&wire.Transfer{Object: t.Object, Array: t.Array, Moves: t.Moves})
+	if err != nil {
+		return notEncoded(err)
+	}
 	op, err := r.submit(pending{token: token}, wire.KindTransfer, func(op uint64) proto.Message {
-		t.Op = op
-		return t
-	})
+		return &wire.Transfer{Op: op}
+	}, rest)
 	r.called(begun, "transfer", op, 0)
 	return err
 }
@@ -412,7 +421,7 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 	op, err := r.submit(pending{fetch: f}, wire.KindFetch, func(op uint64) proto.Message {
 		worker = r.worker(device)
 		return &wire.Fetch{Op: op, Object: object, Device: device}
-	})
+	}, nil)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 // This file is what the caller of State does with a message before Step, so that no other session waits for it: all
-// long work that reads only what does not change. It calls Decode, Split until there is no more, Arrived, and Survey.
+// long work that reads only what does not change. It calls Decode, Split until there is no more, Arrived, Survey, and,
+// when what Survey returned is done, Introduce until there is no more.
 
 // Arrived returns the event of a message, with everything that can be decoded in parallel with other calls of State.
 func Arrived(conn uint64, kind wire.Kind, m proto.Message, payload []byte) Event {

@@ -84,6 +84,10 @@ func (b *bed) measured(ev Event) {
 	if b.around(func() { work = b.st.Survey(&ev) }); work != nil {
 		work()
 	}
+	for first := ev.Introduce(); first != nil; first = ev.Introduce() {
+		first.Now = b.now
+		b.around(func() { b.actions = b.st.Step(first, b.actions[:0]) })
+	}
 	b.around(func() { b.actions = b.st.Step(&ev, b.actions[:0]) })
 	for b.st.More() {
 		b.around(func() { b.actions = b.st.Step(&Event{Kind: Continue, Now: b.now}, b.actions[:0]) })

@@ -107,6 +107,11 @@ func (c *compiled) loads(p *program, workers set) {
 
 // letProgram releases a session's program, which no graph of it has any more.
 func (st *State) letProgram(p *program) {
+	for _, l := range st.losing {
+		if l.program == p {
+			l.program = p.behind
+		}
+	}
 	p.place.s.allPrograms.remove(p)
 	st.unteach(p)
 	if c := p.of; c.loadedOn != nil {

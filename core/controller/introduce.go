@@ -281,6 +281,53 @@ func (st *State) introducePairs(pairs [][2]int) {
 	in.tell()
 }
 
+// pairsAtOnce bounds the pairs of workers that one Step introduces to each other for a transfer or a graph. It takes
+// some 0.3 µs for each.
+const pairsAtOnce = 1 << 10
+
+// Introduce returns an event that introduces some of the workers which exchange bytes for a long Transfer or Graph that
+// was surveyed, so that fewer are left to the message's own Step. It returns nil if these are few.
+func (ev *Event) Introduce() *Event {
+	var in *binding
+	var left *[][2]int
+	switch {
+	case ev.cut != nil:
+		in, left = ev.cut.in, &ev.cut.pairs
+	case ev.sketch != nil:
+		in, left = ev.sketch.in, &ev.sketch.pairs
+	}
+	if left == nil || len(*left) <= pairsAtOnce {
+		return nil
+	}
+	first := &Event{Kind: Meet, Conn: ev.Conn, meet: meeting{in, (*left)[:pairsAtOnce]}}
+	*left = (*left)[pairsAtOnce:]
+	return first
+}
+
+// meeting is pairs of workers of a binding, by slot, that are to be introduced to each other.
+type meeting struct {
+	in    *binding
+	pairs [][2]int
+}
+
+// meet introduces workers to each other, and tells them of the session that needs them. If another worker is behind one
+// of the session's devices by now, it does nothing: the message is then surveyed again.
+func (st *State) meet(c *conn, m meeting) {
+	if c == nil || c.s == nil || c.s.binding != m.in {
+		return
+	}
+	var workers set
+	pairs := slices.DeleteFunc(m.pairs, func(p [2]int) bool { // the operation will fail if one of them has gone
+		return st.workers[p[0]].gone != nil || st.workers[p[1]].gone != nil
+	})
+	for _, p := range pairs {
+		workers.add(p[0])
+		workers.add(p[1])
+	}
+	st.tell(c.s, workers)
+	st.introducePairs(pairs)
+}
+
 // introduceTo introduces a worker and the workers of some devices to each other.
 func (st *State) introduceTo(w *worker, at []*wire.Place) {
 	of := map[uint64]bool{}

@@ -83,3 +83,83 @@ func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
 	want("a transfer between others", transfer(4, 3, 4))
 	statustest.Check(t, b.st.Check())
 }
+
+// The many workers of a transfer or a graph are introduced in several Steps, each to its neighbors once, before they are
+// told to send.
+func TestManyWorkersAreIntroducedInParts(t *testing.T) {
+	const workers = 2*pairsAtOnce + 10
+	b := newBed(t, Config{}, workers, 1)
+	all := onAll(b)
+	b.puts(all)
+	b.loads(1, false)
+	shifts := func(by uint32) *wire.Transfer {
+		m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
+		for _, d := range all {
+			m.Moves = append(m.Moves, &wire.Move{Source: 1, From: d, To: (d + by) % workers})
+		}
+		return m
+	}
+	// Of a message: the Steps, the most workers that one of them told of others, and how many others they were told of.
+	var steps, most, told int
+	met := map[[2]uint64]bool{}
+	last := wire.KindDispatch
+	b.around = func(step func()) {
+		b.actions = b.actions[:0]
+		step()
+		now := 0
+		for _, a := range b.actions {
+			if a.Kind == Send && a.Wire == last && told < 2*workers {
+				t.Fatalf("workers are told to send when they were told of %d others, want %d", told, 2*workers)
+			}
+			if a.Kind != Send || a.Wire != wire.KindPeers {
+				continue
+			}
+			now++
+			for _, p := range wiretest.Decode[wire.Peers](t, a.Payload).Come {
+				if pair := [2]uint64{a.To[0], p.Number}; pair[0] != pair[1] && !met[pair] { // a connection has its process' number here
+					met[pair] = true
+					told++
+				}
+			}
+		}
+		if now > 0 {
+			steps++
+		}
+		most = max(most, now)
+	}
+	check := func(what string, wantSteps, wantTold int) {
+		t.Helper()
+		statustest.Equal(t, steps, wantSteps, "Steps that introduce workers for %s", what)
+		statustest.Equal(t, told, wantTold, "others that workers are told of for %s", what)
+		if most > 2*pairsAtOnce {
+			t.Errorf("%s: a Step tells %d workers, want at most %d", what, most, 2*pairsAtOnce)
+		}
+		steps, most, told = 0, 0, 0
+	}
+	b.say(b.client, wire.KindTransfer, shifts(1))
+	check("a transfer", 3, 2*workers)
+	told = 2 * workers
+	b.say(b.client, wire.KindTransfer, shifts(1))
+	check("the same again", 0, 2*workers)
+	last = wire.KindGraph
+	b.say(b.client, wire.KindGraph, chainOf(1, 8, workers, 2))
+	check("a graph", 3, 2*workers)
+
+	// One is lost after the survey: what is introduced then has no part in it.
+	m := shifts(3)
+	ev := Arrived(b.client, wire.KindTransfer, m, mustMarshal(t, m))
+	b.st.Survey(&ev)()
+	b.around = nil
+	b.step(Event{Kind: Lost, Conn: b.workers[5], Err: errLeft})
+	for first := ev.Introduce(); first != nil; first = ev.Introduce() {
+		for _, line := range peersIn(t, b.step(*first)) {
+			if line[:3] == "[6]" || line[len(line)-3:] == " +6" {
+				t.Errorf("of the one that was lost: %s", line)
+			}
+		}
+	}
+	b.step(ev)
+	failed := b.st.sessions[1].failed
+	statustest.Equal(t, failed[len(failed)-1].Number, m.Op, "the operation that fails, beside those that were under way")
+	statustest.Check(t, b.st.Check())
+}

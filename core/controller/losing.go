@@ -9,8 +9,9 @@ import (
 
 // When a worker is lost, thousands of gangs may fail, and as many arrays lose shards. State does that in parts, and
 // takes other events in between. It goes session by session: first it fails the runs that wait for a place on the
-// worker, then the gangs that are under way there, and then it takes the session's shards there out of its arrays
-// (loss.go). At the end it takes the worker out of those that have artifacts.
+// worker, then the gangs that are under way there, then it takes the session's shards there out of its arrays (loss.go),
+// and then the worker out of those that have loaded the session's programs. At the end it takes the worker out of those
+// that have artifacts.
 //
 // Nothing new begins on the worker meanwhile, since it counts as gone from the beginning. It keeps its slot until all
 // parts are done. Until then no session gets an offer: the offer's devices must not be taken for lost ones.
@@ -24,6 +25,7 @@ type losing struct {
 	tickets  []uint64          // of its runs that wait for their places
 	gangs    []uint64          // of it, or, if no sessions are left, of those that have ended
 	array    *object           // of it, the next to be looked at; nil: none is left
+	program  *program          // the same of its programs
 	left     map[*place]*place // its places without the worker's devices; nil if there are no others
 	why      error             // why its arrays are lost
 }
@@ -35,14 +37,16 @@ const (
 	lostGangs loss = iota
 	lostArrays
 	lostPrograms
+	lostAll
 )
 
-// The time to fail a gang, to look whether an array has lost shards, and to take them out of it, in nanoseconds:
-// measured by BenchmarkSteps.
+// The time to fail a gang, to look whether an array has lost shards, to take them out of it, and to record that a
+// program is no longer loaded there, in nanoseconds: measured by BenchmarkSteps.
 const (
 	weightOfFailure = 2500
 	weightOfArray   = 30
 	weightOfLoss    = 700
+	weightOfUnload  = 100
 	// To take a worker out of those that have an artifact, of which there may be a thousand.
 	weightOfArtifact = 5000
 )
@@ -106,15 +110,20 @@ func (st *State) loseNext(l *losing, s *session) (weight int64) {
 		if st.loseArray(l, s) {
 			return weightOfLoss
 		}
+	case l.next == lostPrograms:
+		l.program, l.next = s.allPrograms.first, lostAll
+	case l.program != nil:
+		st.unloaded(l.program, l.w.slot)
+		l.program = l.program.behind
+		return weightOfUnload
 	default:
-		st.losePrograms(s, l.w)
 		l.nextSession()
 	}
 	return weightOfArray
 }
 
 func (l *losing) nextSession() {
-	l.sessions, l.next, l.array, l.left = l.sessions[1:], lostGangs, nil, nil
+	l.sessions, l.next, l.array, l.program, l.left = l.sessions[1:], lostGangs, nil, nil, nil
 }
 
 // failPlacing fails a run that waits for its place, before the places of runs on the worker become free.

@@ -81,3 +81,46 @@ func TestArraysOfALostWorkerAreLostSomeAtATime(t *testing.T) {
 	}
 	statustest.Equal(t, lost(), arrays-2, "arrays are lost")
 }
+
+// Likewise its programs, of which a session may have tens of thousands.
+func TestProgramsOfALostWorkerAreLostSomeAtATime(t *testing.T) {
+	const programs = 2000
+	b := newBed(t, Config{}, 2, 1)
+	s := b.st.sessions[1]
+	for i := range uint64(programs) {
+		b.loads(i+1, false)
+	}
+	b.st.Weigh(10 * weightOfUnload)
+	slot := b.st.conns[b.workers[1]].w.slot
+	loaded := func() (n int) {
+		for _, p := range s.programs {
+			if p.loaded.has(slot) {
+				n++
+			}
+		}
+		return n
+	}
+	had := loaded()
+	statustest.Equal(t, had, programs, "programs are loaded on the worker")
+	forgotten := false
+	for ev := (Event{Kind: Lost, Conn: b.workers[1], Err: errLeft}); ; ev = (Event{Kind: Continue}) {
+		b.actions = b.st.Step(&ev, b.actions[:0])
+		statustest.Check(t, b.st.Check())
+		left := loaded()
+		if had-left > 20 {
+			t.Fatalf("%d programs were lost in one step", had-left)
+		}
+		had = left
+		if !b.st.More() {
+			break
+		}
+		if l := b.st.losing; len(l) > 0 && l[0].program != nil && !forgotten {
+			forgotten = true
+			next := l[0].program.id
+			b.say(b.client, wire.KindForget, &wire.Forget{Programs: []uint64{next, next + 1}})
+			had = loaded()
+		}
+	}
+	statustest.Equal(t, loaded(), 0, "programs are loaded on the worker that is lost")
+	statustest.Equal(t, len(s.programs), programs-2, "programs of the session")
+}

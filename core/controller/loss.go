@@ -123,11 +123,6 @@ func (st *State) loseWorker(s *session, w *worker) {
 	for l.array != nil {
 		st.loseArray(l, s)
 	}
-	st.losePrograms(s, w)
-}
-
-// losePrograms records that a session's programs are no longer loaded on a worker that has gone.
-func (st *State) losePrograms(s *session, w *worker) {
 	for p := range s.allPrograms.each {
 		st.unloaded(p, w.slot)
 	}

@@ -113,6 +113,7 @@ const (
 	Continue                  // nothing has happened: see More
 	Tenants                   // the file of tenants says Table now, or cannot be used for the reason Err
 	Look                      // what the devices of Rows do is looked at
+	Meet                      // workers that exchange bytes for Conn's next message are introduced: see Introduce
 )
 
 // Event is one input of Step. Now is the time in nanoseconds on a clock that does
@@ -139,6 +140,7 @@ type Event struct {
 	cut     *cut                  // of a Transfer's: what it was taken apart to; nil: Step does it
 	at      *place                // of a Put's: its devices, not the session's yet; nil: Step makes it
 	trace   *wholeTrace           // of the last part of a Trace: the whole; nil: Step puts it together
+	meet    meeting               // of Meet
 	search  *placement.ViewSearch // of a Join of a client that wants so many devices; nil: Step does it
 }
 
@@ -350,6 +352,8 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 		st.setTable(ev.Table, ev.Err, ev.Conn)
 	case Look:
 		st.look(ev.Rows)
+	case Meet:
+		st.meet(st.conns[ev.Conn], ev.meet)
 	case Closing:
 		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
 	}

@@ -356,6 +356,9 @@ func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	if work != nil {
 		work()
 	}
+	for first := ev.Introduce(); first != nil; first = ev.Introduce() { // others come in between
+		s.step(c, first, false)
+	}
 	return ev
 }
 
