@@ -91,7 +91,7 @@ func (st *State) Survey(ev *Event) (work func()) {
 	}
 	switch m := ev.Message.(type) {
 	case *wire.Compile:
-		return st.surveyCompile(c.s, m, ev.request)
+		return st.surveyCompile(ev, c.s, m)
 	case *wire.Graph:
 		if ev.sketch = st.surveyGraph(c.s, m, len(ev.Payload)); ev.sketch != nil {
 			return ev.sketch.draw

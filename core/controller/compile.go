@@ -157,7 +157,8 @@ const placeBeforehand = 64
 
 // surveyCompile returns work on a program's devices that needs nothing which changes, where they are many and the
 // session has no place of them.
-func (st *State) surveyCompile(s *session, m *wire.Compile, r *request) func() {
+func (st *State) surveyCompile(ev *Event, s *session, m *wire.Compile) func() {
+	r := ev.request
 	if r == nil || r.textErr != nil || r.err != nil {
 		return nil
 	}
@@ -170,6 +171,7 @@ func (st *State) surveyCompile(s *session, m *wire.Compile, r *request) func() {
 		if p, err := b.newPlace(s, rows); err == nil { // otherwise Step says why
 			p.describe()
 			r.at = p
+			ev.tells(p)
 		}
 	}
 }

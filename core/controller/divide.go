@@ -49,8 +49,7 @@ func (d *sketch) divide() {
 	p, m := &d.parts, d.m
 	p.head = encoded(&wire.Graph{Graph: m.Graph, Inputs: m.Inputs, Outputs: m.Outputs, Given: m.Given, Session: d.s.id})
 	p.nodes = make([]piece, len(m.Nodes))
-	pairs := map[[2]int]bool{}
-	cutter := &cutter{in: d.in}
+	cutter := &cutter{in: d.in, met: map[[2]int]bool{}}
 	others := len(p.head) // bytes of a worker that takes part in nothing
 	p.sizes = map[int]int{}
 	for i, n := range m.Nodes {
@@ -58,7 +57,7 @@ func (d *sketch) divide() {
 		one.on = d.g.nodes[i].over.workers
 		if n.Transfer != nil {
 			one.others = wire.AppendNode(nil, &wire.Node{Makes: n.Makes, Transfer: new(wire.Transfer)})
-			one.moves = cutter.node(n, pairs)
+			one.moves = cutter.node(n)
 		} else { // a worker may have the program all the same, and Only says that it does not run it
 			one.others = wire.AppendNode(nil, &wire.Node{Makes: n.Makes,
 				Run: &wire.Run{Program: n.Run.Program, Only: n.Run.Only}})
@@ -67,9 +66,7 @@ func (d *sketch) divide() {
 		others += len(one.others)
 		one.on.each(func(slot int) { p.sizes[slot] += len(one.at(slot)) - len(one.others) })
 	}
-	for pair := range pairs {
-		d.pairs = append(d.pairs, pair)
-	}
+	d.pairs = cutter.pairs
 	p.short = map[int][]byte{}
 	workers.each(func(slot int) {
 		if p.sizes[slot] += others; p.sizes[slot] < lateGraph {
@@ -92,9 +89,11 @@ func (p *parts) bytes(slot int) []byte {
 
 // cutter cuts rows of moves into those of each worker.
 type cutter struct {
-	in   *binding
-	rows [][]*row // by slot; scratch of node
-	used []int    // slots that have some
+	in    *binding
+	pairs [][2]int // of workers that exchange bytes for the nodes so far
+	met   map[[2]int]bool
+	rows  [][]*row // by slot; scratch of node
+	used  []int    // slots that have some
 }
 
 // row is a part of a row of moves.
@@ -104,9 +103,8 @@ type row struct {
 	move *wire.Move
 }
 
-// node returns the encoded node of a transfer for each worker of its moves, and adds the pairs of workers that exchange
-// bytes for it.
-func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
+// node returns the encoded node of a transfer for each worker of its moves.
+func (c *cutter) node(n *wire.Node) map[int][]byte {
 	index, before := uint32(1), [2]int{}
 	for _, m := range n.Transfer.Moves {
 		for k := range max(1, m.Count) {
@@ -117,10 +115,12 @@ func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
 			}
 			c.add(from, m, k, index, c.in.view.Device(int(m.To+k)).Worker)
 			c.add(to, m, k, index, c.in.view.Device(int(m.From+k)).Worker)
-			if pair := [2]int{min(from, to), max(from, to)}; pair != before {
-				pairs[pair] = true
-				before = pair
+			pair := [2]int{min(from, to), max(from, to)}
+			if pair != before && !c.met[pair] {
+				c.met[pair] = true
+				c.pairs = append(c.pairs, pair)
 			}
+			before = pair
 		}
 		index += max(1, m.Count)
 	}

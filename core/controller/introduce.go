@@ -286,7 +286,8 @@ func (st *State) introducePairs(pairs [][2]int) {
 const pairsAtOnce = 1 << 10
 
 // Introduce returns an event that introduces some of the workers which exchange bytes for a long Transfer or Graph that
-// was surveyed, so that fewer are left to the message's own Step. It returns nil if these are few.
+// was surveyed, or tells some workers of a Put or a program of the session, so that fewer are left to the message's own
+// Step. It returns nil if these are few.
 func (ev *Event) Introduce() *Event {
 	var in *binding
 	var left *[][2]int
@@ -295,6 +296,8 @@ func (ev *Event) Introduce() *Event {
 		in, left = ev.cut.in, &ev.cut.pairs
 	case ev.sketch != nil:
 		in, left = ev.sketch.in, &ev.sketch.pairs
+	case ev.meet.in != nil:
+		in, left = ev.meet.in, &ev.meet.pairs
 	}
 	if left == nil || len(*left) <= pairsAtOnce {
 		return nil
@@ -304,10 +307,17 @@ func (ev *Event) Introduce() *Event {
 	return first
 }
 
-// meeting is pairs of workers of a binding, by slot, that are to be introduced to each other.
+// meeting is pairs of workers of a binding, by slot, that are to be introduced to each other. One that is paired with
+// itself is only told of the session.
 type meeting struct {
 	in    *binding
 	pairs [][2]int
+}
+
+// tells has Introduce tell the workers of a place of the session.
+func (ev *Event) tells(p *place) {
+	ev.meet.in = p.in
+	p.workers.each(func(slot int) { ev.meet.pairs = append(ev.meet.pairs, [2]int{slot, slot}) })
 }
 
 // meet introduces workers to each other, and tells them of the session that needs them. If another worker is behind one

@@ -7,6 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/wire/wiretest"
+	"strings"
 	"testing"
 )
 
@@ -84,14 +85,12 @@ func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
 	statustest.Check(t, b.st.Check())
 }
 
-// The many workers of a transfer or a graph are introduced in several Steps, each to its neighbors once, before they are
-// told to send.
+// The many workers of a program, put, transfer or graph are told of the session, and introduced to those that they
+// exchange bytes with, in several Steps: each once, and before it is told to do anything.
 func TestManyWorkersAreIntroducedInParts(t *testing.T) {
 	const workers = 2*pairsAtOnce + 10
 	b := newBed(t, Config{}, workers, 1)
 	all := onAll(b)
-	b.puts(all)
-	b.loads(1, false)
 	shifts := func(by uint32) *wire.Transfer {
 		m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
 		for _, d := range all {
@@ -99,61 +98,71 @@ func TestManyWorkersAreIntroducedInParts(t *testing.T) {
 		}
 		return m
 	}
-	// Of a message: the Steps, the most workers that one of them told of others, and how many others they were told of.
-	var steps, most, told int
-	met := map[[2]uint64]bool{}
-	last := wire.KindDispatch
+	var told, met []int // workers, by Step: told of the session, and of how many others
+	acted := false
 	b.around = func(step func()) {
 		b.actions = b.actions[:0]
 		step()
-		now := 0
+		sessions, others := 0, 0
 		for _, a := range b.actions {
-			if a.Kind == Send && a.Wire == last && told < 2*workers {
-				t.Fatalf("workers are told to send when they were told of %d others, want %d", told, 2*workers)
-			}
-			if a.Kind != Send || a.Wire != wire.KindPeers {
+			switch {
+			case a.Kind == Send && a.Wire == wire.KindSession:
+				sessions++
+			case a.Kind == Send && a.Wire == wire.KindPeers:
+				others += len(wiretest.Decode[wire.Peers](t, a.Payload).Come)
+			case a.Kind == Send && (a.Wire == wire.KindDispatch || a.Wire == wire.KindGraph || a.Wire == wire.KindLoad):
+				acted = true
+				continue
+			default:
 				continue
 			}
-			now++
-			for _, p := range wiretest.Decode[wire.Peers](t, a.Payload).Come {
-				if pair := [2]uint64{a.To[0], p.Number}; pair[0] != pair[1] && !met[pair] { // a connection has its process' number here
-					met[pair] = true
-					told++
-				}
+			if acted {
+				t.Fatal("workers are introduced after one has been told to act")
 			}
 		}
-		if now > 0 {
-			steps++
+		if sessions > 0 {
+			told = append(told, sessions)
 		}
-		most = max(most, now)
+		if others > 0 {
+			met = append(met, others)
+		}
 	}
-	check := func(what string, wantSteps, wantTold int) {
+	check := func(what string, inParts *[]int, want ...int) {
 		t.Helper()
-		statustest.Equal(t, steps, wantSteps, "Steps that introduce workers for %s", what)
-		statustest.Equal(t, told, wantTold, "others that workers are told of for %s", what)
-		if most > 2*pairsAtOnce {
-			t.Errorf("%s: a Step tells %d workers, want at most %d", what, most, 2*pairsAtOnce)
+		statustest.EqualSlices(t, *inParts, want, "%s: workers, by Step", what)
+		if len(told)+len(met) > len(want) {
+			t.Errorf("%s: %d are told of the session, and %d of others", what, told, met)
 		}
-		steps, most, told = 0, 0, 0
+		told, met, acted = nil, nil, false
 	}
+	parts := []int{pairsAtOnce, pairsAtOnce, 10}
+	b.loads(1, false)
+	check("a program", &told, parts...)
+	b.puts(all)
+	check("a put", &told)
+	other := b.joinClient()
+	b.say(other, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: square, Devices: all})
+	check("another session's put", &told, parts...)
+	// A worker is told of itself and of two neighbors; a first and a last one, which are in two parts, of one at a time.
+	parts = []int{3*pairsAtOnce + 1, 3 * pairsAtOnce, 3*10 - 1}
 	b.say(b.client, wire.KindTransfer, shifts(1))
-	check("a transfer", 3, 2*workers)
-	told = 2 * workers
+	check("a transfer", &met, parts...)
 	b.say(b.client, wire.KindTransfer, shifts(1))
-	check("the same again", 0, 2*workers)
-	last = wire.KindGraph
-	b.say(b.client, wire.KindGraph, chainOf(1, 8, workers, 2))
-	check("a graph", 3, 2*workers)
+	check("the same again", &met)
+	b.say(b.client, wire.KindGraph, chainOf(1, 8, workers, 1))
+	check("a graph of it", &met)
+	b.say(b.client, wire.KindGraph, chainOf(2, 8, workers, 3))
+	check("a graph", &met, 2*pairsAtOnce, 2*pairsAtOnce, 2*10)
 
-	// One is lost after the survey: what is introduced then has no part in it.
-	m := shifts(3)
+	// One is lost after the survey: it has no part in what is introduced then.
+	m := shifts(7)
 	ev := Arrived(b.client, wire.KindTransfer, m, mustMarshal(t, m))
 	b.st.Survey(&ev)()
 	b.around = nil
 	b.step(Event{Kind: Lost, Conn: b.workers[5], Err: errLeft})
 	for first := ev.Introduce(); first != nil; first = ev.Introduce() {
 		for _, line := range peersIn(t, b.step(*first)) {
-			if line[:3] == "[6]" || line[len(line)-3:] == " +6" {
+			if strings.HasPrefix(line, "[6]") || strings.Contains(line+" ", " +6 ") {
 				t.Errorf("of the one that was lost: %s", line)
 			}
 		}

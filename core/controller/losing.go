@@ -9,9 +9,9 @@ import (
 
 // When a worker is lost, thousands of gangs may fail, and as many arrays lose shards. State does that in parts, and
 // takes other events in between. It goes session by session: first it fails the runs that wait for a place on the
-// worker, then the gangs that are under way there, then it takes the session's shards there out of its arrays (loss.go),
-// and then the worker out of those that have loaded the session's programs. At the end it takes the worker out of those
-// that have artifacts.
+// worker, then the gangs that are under way there, then it takes the session's shards there out of its arrays
+// (loss.go), and then the worker out of those that have loaded the session's programs. At the end it takes the worker
+// out of those that have artifacts.
 //
 // Nothing new begins on the worker meanwhile, since it counts as gone from the beginning. It keeps its slot until all
 // parts are done. Until then no session gets an offer: the offer's devices must not be taken for lost ones.

@@ -73,6 +73,7 @@ func (st *State) surveyPut(ev *Event, s *session, m *wire.Put) func() {
 		if p, err := b.newPlace(s, m.Devices); err == nil { // otherwise Step says why
 			p.own()
 			ev.at = p
+			ev.tells(p)
 		}
 	}
 }
