@@ -45,3 +45,33 @@ func TestFairKeepsATenantBackForTenSecondsAfterAStall(t *testing.T) {
 		}
 	}
 }
+
+// A gang that took very long lets its tenant save up time no longer than 64 times that: later, others wait a moment
+// when the tenant that has asked for little wants much.
+func TestFairForgetsALongGang(t *testing.T) {
+	const long = 10 * second
+	b := newBench(t, &Fair{Gangs: 512}, 1)
+	add := func(id, tenant uint32, depth int, length int64) *load {
+		l := &load{session: id, tenant: &Tenant{ID: tenant, Weight: 1}, devices: Devices(0), depth: depth,
+			length: func() int64 { return length }}
+		b.loads = append(b.loads, l)
+		return l
+	}
+	b.feed(add(1, 2, 0, 10e6)) // always has more
+	first := add(2, 1, 1, 1e6)
+	first.length = func() int64 { first.length = func() int64 { return 1e6 }; return long }
+	b.feed(first)
+	b.feed(add(3, 1, 1, 1e6)) // so that the tenant has never nothing
+	b.until(70 * long)
+	b.feed(add(4, 1, 0, 10e6))
+	b.until(80 * long)
+	last, most := int64(70*long), int64(0)
+	for _, s := range b.log {
+		if s.l.session == 1 && s.begin > 70*long {
+			last, most = s.end, max(most, s.begin-last)
+		}
+	}
+	if most > 4*DefaultWindow {
+		t.Errorf("the other tenant waited %d ms, expected a few windows", most/1e6)
+	}
+}

@@ -131,14 +131,17 @@ func (f *Fair) behind(h *head) (party, session float64) {
 }
 
 // settle updates for how long a group's devices were idle lately: it adds idle time, and subtracts an eighth of the
-// time for which they were in use. If the result is more than the slack, they have time to spare.
+// time for which they were in use. If the result is more than the slack, they have time to spare. And it forgets the
+// longest gang within 64 times its length: it would loosen all bounds for good, though its program may never run again.
 func (at *group) settle(now, slack int64) {
-	const spent = 8
-	if d := now - at.settled; at.gangs == 0 {
+	const spent, forgets = 8, 64
+	d := now - at.settled
+	if at.gangs == 0 {
 		at.unused += d
 	} else {
 		at.unused -= d / spent
 	}
+	at.longest -= min(at.longest, d/forgets)
 	at.unused = min(max(0, at.unused), 2*slack)
 	at.spare, at.settled = at.unused > slack, now
 }

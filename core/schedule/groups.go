@@ -22,7 +22,7 @@ type group struct {
 	calls   int     // of these, those that may wait for later ones
 	takes   int64   // what the others take by their estimates
 	since   int64   // from when the oldest of these can have run: the last end there, or its own placement
-	longest int64   // of those that have ended
+	longest int64   // of those that have ended lately; see settle
 	virtual float64 // virtual time, in nanoseconds for a weight of 1
 	last    uint64  // the gang that was placed there last
 	unused  int64   // time of its devices lately; see settle
