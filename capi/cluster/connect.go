@@ -191,7 +191,7 @@ func closeAll(all []device.Driver) {
 // within makes a cluster in this process for one session, with these drivers, and calls closed when they are closed.
 func within(ctx context.Context, want Want, notify client.Notify, all []device.Driver, closed func()) (client.Cluster,
 	error) {
-	local, err := core.InProcess{Drivers: all, Hurry: interrupted}.Start(ctx)
+	local, err := core.InProcess{Drivers: all, Hurry: interrupted, Thread: base.Thread}.Start(ctx)
 	end := func() {
 		if local != nil {
 			local.Close()

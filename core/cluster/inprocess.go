@@ -59,8 +59,10 @@ type InProcess struct {
 	// these cannot reach each other.
 	Patience time.Duration
 	Log      *slog.Logger
-	Hurry    func() bool // of clients, see client.Config, as what follows
-	Section  int
+	// Of clients, see client.Config:
+	Hurry   func() bool
+	Section int
+	Thread  func() int32
 }
 
 // Local is a running InProcess.
@@ -74,8 +76,6 @@ type Local struct {
 	in        *joined                            // the epoch of the drivers that have an interconnect of their own
 	boards    map[uint64]*collective.InprocBoard // of the others, by number
 	workers   []*member
-	hurry     func() bool
-	section   int
 	accepting sync.WaitGroup
 
 	mu    sync.Mutex // guards the rest
@@ -113,7 +113,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		credentials.TenantOf = c.Tenants.OfToken
 	}
 	l := &Local{network: inproc.NewNetwork(credentials), hub: inproc.NewHub(pool), pool: pool,
-		config: c, hurry: c.Hurry, section: c.Section, parts: map[string]uint64{}, names: map[uint64]string{},
+		config: c, parts: map[string]uint64{}, names: map[uint64]string{},
 		boards: map[uint64]*collective.InprocBoard{},
 		in:     &joined{membership: device.Membership{Epoch: 1}, nodes: map[uint64]int{}}}
 	l.server.Store(server)
@@ -261,8 +261,8 @@ func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify 
 func (l *Local) ConnectAsking(ctx context.Context, hello *wire.Hello, notify client.Notify) (client.Cluster, error) {
 	name := hello.Name
 	return client.Connect(ctx, client.Config{
-		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: hello, Notify: notify, Hurry: l.hurry,
-		Section: l.section,
+		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: hello, Notify: notify,
+		Hurry: l.config.Hurry, Section: l.config.Section, Thread: l.config.Thread,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
 			return l.hub.Join(w.Process, name)
