@@ -42,7 +42,8 @@ func (everything) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	return r
 }
 
-// Timeline has a computation of each session, one behind the other: of 4 s on device 0 and of 2 s on device 1.
+// Timeline has a computation of each session, one behind the other: of 4 s on device 0 and of 2 s on device 1. What it
+// shows of them begins 7.8 s before its right edge.
 func (everything) Timeline(look *wire.Look) *wire.Timeline {
 	lane := func(local, session uint32, gap, took uint64) *wire.Doing_Lane {
 		return &wire.Doing_Lane{Local: local, Sessions: []uint32{session}, Programs: []uint32{session - 3},
@@ -151,8 +152,8 @@ func TestPageInABrowser(t *testing.T) {
 		"device 0 has waited for 7.0 s in all-reduce 0 of jit_reduce (operation 9, first called at f.py:1) for w1",
 		"3.0 MiB of w0's machine", "its tenant's quota of host memory: its own earlier operations",
 		"slice 1 of session 3, &lt;img src=x onerror=",
-		"&gt; of research: 20.0 % of these devices, 1 computation",
-		"session 4, other of students: 10.0 % of these devices, 1 computation",
+		"&gt; of research: 25.6 % of these devices, 1 computation",
+		"session 4, other of students: 12.8 % of these devices, 1 computation",
 		"device 0 says jit_own; session 3", "4000.0 ms on w0/0",
 		"device 1 says a program of another tenant; session 4, other of students; 2000.0 ms on w0/1",
 		`the trace is {"traceEvents":[1]}`, "step.json (2.0 KiB, compressed)",

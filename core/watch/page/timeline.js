@@ -2,7 +2,8 @@
 // What devices did in the last seconds: a lane for each device, a bar for each computation. It stands on page.js.
 
 const lanes = new Map();  // by worker's number and device: the lane as the controller tells it, with its latest bars
-const timeline = { newest: 0, now: 0, selection: 0, first: 0, devices: 0, drawn: [], running: new Map() };
+// since: from when on workers have told what these devices did, in answer to the first question
+const timeline = { newest: 0, now: 0, since: 0, selection: 0, first: 0, devices: 0, drawn: [], running: new Map() };
 const lagMs = 1200;  // from now to the right edge: workers tell once a second what has ended
 const keptMs = 12e3;  // how long bars stay, as in the controller: for the longest span, 10 s, and lagMs
 const perMs = 1e4;  // the controller tells tenths of a microsecond
@@ -43,6 +44,8 @@ function offer(report) {
 
 // take adds what the controller tells.
 function take(answer) {
+  const told = answer.lanes.flatMap(lane => lane.bars.slice(0, 1).map(([, , , begin]) => begin / perMs));
+  if (!lanes.size || answer.now / perMs > timeline.now + keptMs) timeline.since = Math.min(answer.now / perMs, ...told);
   timeline.now = answer.now / perMs, timeline.newest = answer.newest, timeline.devices = answer.devices;
   const there = new Set();
   for (const lane of answer.lanes) {
@@ -83,6 +86,7 @@ function drawTimeline() {
   element.style.height = all.length * height + axisHeight + "px";
   element.width = width * dots, element.height = (all.length * height + axisHeight) * dots;
   const c = element.getContext("2d"), end = timeline.now - lagMs, begin = end - seconds * 1e3;
+  const known = Math.min(Math.max(begin, timeline.since), end);
   const scale = (width - labelWidth) / (end - begin), style = getComputedStyle(document.body);
   c.scale(dots, dots);
   c.font = `11px ${style.fontFamily}`, c.textBaseline = "middle";
@@ -90,7 +94,7 @@ function drawTimeline() {
   all.forEach((lane, row) => {
     const y = row * height;
     c.fillStyle = "#8882";
-    c.fillRect(labelWidth, y + 1, width - labelWidth, height - 2);
+    c.fillRect(labelWidth + (known - begin) * scale, y + 1, (end - known) * scale, height - 2);
     c.fillStyle = style.color;
     c.fillText(`${lane.worker}/${lane.device}`, 0, y + height / 2, labelWidth - 8);
     const runs = runningOn(lane), ended = lane.bars.at(-1)?.end ?? 0;
@@ -103,9 +107,11 @@ function drawTimeline() {
     for (const bar of lane.bars) {
       if (bar.end <= begin || bar.begin >= end) continue;
       const from = Math.max(bar.begin, begin), to = Math.min(bar.end, end);
-      const share = shares.get(bar.session) ?? { ms: 0, runs: 0 };
-      share.ms += to - from, share.runs += bar.runs;
-      shares.set(bar.session, share);
+      if (to > known) {
+        const share = shares.get(bar.session) ?? { ms: 0, runs: 0 };
+        share.ms += to - Math.max(from, known), share.runs += bar.runs;
+        shares.set(bar.session, share);
+      }
       const x = labelWidth + (from - begin) * scale, w = (to - from) * scale;
       c.fillStyle = color(bar.session);
       c.fillRect(x, y + 1, w > 3 ? w - 0.5 : Math.max(w, 0.5), height - 2);
@@ -119,7 +125,7 @@ function drawTimeline() {
   }
   c.textAlign = "left";
   timeline.drawn = { all, begin, end, scale, height };
-  const time = (end - begin) * all.length;
+  const time = (end - known) * all.length;
   byId("timeline-legend").replaceChildren(...[...shares].sort(([a], [b]) => a - b).map(([session, s]) => {
     const item = make("li"), swatch = make("i", "", "swatch");
     swatch.style.background = color(session);
