@@ -385,50 +385,40 @@ func For(to wire.Viewer, r *wire.Report) *wire.Report {
 	for _, s := range r.Sessions {
 		own[s.Session] = to.Is(s.Tenant)
 	}
+	hidden := func(session uint32, line string) bool { return line != "" && !own[session] }
 	r = shallow(r)
-	r.Events = copies(r.Events, func(e *wire.Report_Event) {
-		// The reason for a worker's restart names the computation that did not end, and an error in the file of tenants names
-		// the files of their tokens.
-		if e.Session != 0 && !to.Is(e.Tenant) || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
-			e.Reason, e.Line = "", ""
-		}
+	// The reason for a worker's restart names the computation that did not end, and an error in the file of tenants names
+	// the files of their tokens.
+	r.Events = copies(r.Events, func(e *wire.Report_Event) bool {
+		return e.Session != 0 && !to.Is(e.Tenant) || e.Kind == wire.EventLost || e.Kind == wire.EventTenants
+	}, func(e *wire.Report_Event) { e.Reason, e.Line = "", "" })
+	stands := func(s *wire.Standing) bool { return hidden(s.Session, s.Line) }
+	runs := func(c *wire.Running) bool { return hidden(c.Session, c.Line) }
+	r.Islands = copies(r.Islands, always, func(is *wire.Report_Island) {
+		is.Workers = copies(is.Workers, func(w *wire.Report_Worker) bool { // false of most
+			return hidden(w.LastRefused.GetSession(), w.LastRefused.GetWhy()) ||
+				slices.ContainsFunc(w.Last.GetStanding(), stands) || slices.ContainsFunc(w.Last.GetRunning(), runs)
+		}, func(w *wire.Report_Worker) {
+			if hidden(w.LastRefused.GetSession(), w.LastRefused.GetWhy()) {
+				w.LastRefused = shallow(w.LastRefused)
+				w.LastRefused.Why = ""
+			}
+			if w.Last != nil {
+				w.Last = shallow(w.Last)
+				w.Last.Standing = copies(w.Last.Standing, stands, func(s *wire.Standing) { s.Line = "" })
+				w.Last.Running = copies(w.Last.Running, runs, func(c *wire.Running) { c.Line = "" })
+			}
+		})
 	})
-	r.Islands = copies(r.Islands, func(is *wire.Report_Island) {
-		is.Workers = copies(is.Workers, func(w *wire.Report_Worker) { hideLines(w, own) })
-	})
-	r.Sessions = copies(r.Sessions, func(s *wire.Report_SessionReport) {
-		if own[s.Session] {
-			return
-		}
-		if s.Held.GetLine() != "" {
-			s.Held = shallow(s.Held)
-			s.Held.Line = ""
-		}
-		s.Unanswered = copies(s.Unanswered, func(u *wire.Report_Unanswered) { u.Line = "" })
-	})
+	r.Sessions = copies(r.Sessions, func(s *wire.Report_SessionReport) bool { return !own[s.Session] },
+		func(s *wire.Report_SessionReport) {
+			if s.Held.GetLine() != "" {
+				s.Held = shallow(s.Held)
+				s.Held.Line = ""
+			}
+			s.Unanswered = copies(s.Unanswered, always, func(u *wire.Report_Unanswered) { u.Line = "" })
+		})
 	return r
-}
-
-// hideLines removes the lines of other sessions from a worker's report.
-func hideLines(w *wire.Report_Worker, own map[uint32]bool) {
-	if w.LastRefused.GetWhy() != "" && !own[w.LastRefused.Session] {
-		w.LastRefused = shallow(w.LastRefused)
-		w.LastRefused.Why = ""
-	}
-	if len(w.Last.GetStanding())+len(w.Last.GetRunning()) == 0 {
-		return // that is so of most
-	}
-	w.Last = shallow(w.Last)
-	w.Last.Standing = copies(w.Last.Standing, func(s *wire.Standing) {
-		if !own[s.Session] {
-			s.Line = ""
-		}
-	})
-	w.Last.Running = copies(w.Last.Running, func(c *wire.Running) {
-		if !own[c.Session] {
-			c.Line = ""
-		}
-	})
 }
 
 // shallow returns a copy of a message, which shares the values of its fields.
@@ -441,12 +431,16 @@ func shallow[M proto.Message](m M) M {
 	return to.Interface().(M)
 }
 
-// copies returns copies of messages, each changed by change.
-func copies[M proto.Message](all []M, change func(M)) []M {
-	out := make([]M, len(all))
+// copies returns messages, with copies in the place of those that hide something from a viewer, changed by hide.
+func copies[M proto.Message](all []M, hides func(M) bool, hide func(M)) []M {
+	out := slices.Clone(all)
 	for i, m := range all {
-		out[i] = shallow(m)
-		change(out[i])
+		if hides(m) {
+			out[i] = shallow(m)
+			hide(out[i])
+		}
 	}
 	return out
 }
+
+func always[M any](M) bool { return true }
