@@ -7,6 +7,7 @@ processors out among them.
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -22,7 +23,7 @@ import fresh
 import gobench
 import orphans
 import sides
-from page import milliseconds, on, paragraph, table, verdict
+from page import milliseconds, on, paragraph, ratio, table, verdict
 
 WORKERS = 2  # of one device: the processors that this machine has
 LENGTHS = (0.04, 0.33, 1.04, 2.4)  # milliseconds of device time, as in the paper
@@ -157,9 +158,12 @@ def figure8(quick):
             for (name, count), all_of in rates.items():
                 of.setdefault(name, {})[str(count)] = cluster.spread(all_of)
             for count in counts:
-                ours, gloo = (of[name][str(count)]["median"] for name in systems)
-                said = f"figure 8, {length} ms, {count} clients: {ours:8,.0f}/s, {ours / gloo:.2f} of JAX with gloo"
-                print(said, flush=True)
+                for name, other in (("of one", ("ours", 1)), ("of gloo", ("gloo", count))):
+                    each = [a / b for a, b in zip(rates["ours", count], rates[other], strict=True)]
+                    of.setdefault(name, {})[str(count)] = cluster.spread(each)
+                ours, theirs = (of[name][str(count)] for name in ("ours", "of gloo"))
+                said = f"{ours['median']:8,.0f}/s, {ratio(theirs)} of JAX with gloo"
+                print(f"figure 8, {length} ms, {count} clients: {said}", flush=True)
     here = {}
     found = gobench.run("./core/cluster", "^BenchmarkClients$", 1 if quick else 3, "0.3s" if quick else "1s")
     for name, values in found.items():
@@ -197,7 +201,11 @@ def least_of(rates):
     return min(((count, rate / alone) for count, rate in rates.items() if count != "1"), key=lambda at: at[1])
 
 
-NOISE = 0.97  # a rate counts as reached from this part of the other on: as far apart are two runs of the same
+def compared(what, of):
+    """What became of a target of 1 ×, with the number of clients whose rate is least by what it is compared with."""
+    count = min(of, key=lambda count: of[count]["median"])
+    said = f"{what}: at least {ratio(of[count])} ×, with {clients_of(count)} (target 1 ×)"
+    return verdict(said, of[count]["median"] >= 1, unclear=of[count]["high"] >= 1)
 
 
 def page8(data):
@@ -206,8 +214,9 @@ def page8(data):
         f"Clients that each run programs of their own on the same {on(WORKERS)}, as fast as they can: all their"
         " computations a second. *JAX with gloo*: as many clients of multi-controller JAX, each with a process for"
         f" each device, which share the same {os.cpu_count()} processors. A computation is a loop of some length and an"
-        f" AllReduce; medians; higher is better. Two runs of the same differ by {1 - NOISE:.0%}, so a target of 1 ×"
-        f" counts as reached from {NOISE} × on."
+        " AllReduce; medians of rounds, in each of which all take their turn; higher is better. What is compared is"
+        " compared in each round: the median (lowest – highest). Where some rounds reach a target that the median"
+        " misses, that cannot be told from how rounds differ."
     )
     counts = list(next(iter(data["real"].values()))["ours"])
     rows, verdicts = [], []
@@ -215,16 +224,9 @@ def page8(data):
     for length, of in data["real"].items():
         for name, title in titles.items():
             rows.append([f"{title}, {length} ms", *(f"{of[name][count]['median']:,.0f}" for count in counts)])
-        ours = {count: of["ours"][count]["median"] for count in counts}
-        count, part = least_of(ours)
-        verdicts.append(verdict(
-            f"{length} ms: at least {part:.2f} × one client's rate, with {clients_of(count)} (target 1 ×)",
-            part >= NOISE))  # fmt: skip
-        ratio = {count: ours[count] / of["gloo"][count]["median"] for count in counts}
-        count = min(ratio, key=ratio.get)
-        verdicts.append(verdict(
-            f"{length} ms: at least {ratio[count]:.2f} × JAX with gloo, with {clients_of(count)} (target 1 ×)",
-            ratio[count] >= NOISE))  # fmt: skip
+        beside = {count: part for count, part in of["of one"].items() if count != "1"}
+        verdicts.append(compared(f"{length} ms, of one client's rate", beside))
+        verdicts.append(compared(f"{length} ms, of JAX with gloo", of["of gloo"]))
     text += [table(["clients", *counts], rows), "", "![figure 8](figure8.png)", "", *verdicts, ""]
     if data["simulated"]:
         text += paragraph(
@@ -245,7 +247,7 @@ def page8(data):
             count, part = least_of({count: at["rate"] for count, at in of.items()})
             verdicts.append(verdict(
                 f"{length} ms, own clock: at least {part:.2f} × one client's rate, with {clients_of(count)}"
-                " (target 1 ×)", part >= NOISE))  # fmt: skip
+                " (target 1 ×)", part > 0.995))  # fmt: skip
         text += [table(["clients", *counts], rows), "", *verdicts]
     return text
 
@@ -410,8 +412,16 @@ def page11(data):
 # ---- What it costs to share devices, and to look at what they do.
 
 
+def middle(values):
+    """The median of turns, and between which of them it lies with a probability of 95 %, however they differ."""
+    values, off = sorted(values), 0.98 * len(values) ** 0.5
+    low = max(0, math.floor(len(values) / 2 - off) - 1)
+    return {"median": statistics.median(values), "low": values[low], "high": values[-1 - low]}
+
+
 def costs(quick):
-    rounds, seconds = (5, 0.1) if quick else (60, 0.12)
+    # Of 60 turns of 0.12 s each, with nothing changed, an addition one by one took 1.5 and 5.9 % more with a trace.
+    rounds, seconds = (5, 0.1) if quick else (60, 0.4)
     traced = {}
     with contextlib.ExitStack() as stack:
         shared = Shared(stack, 1, devices=2)
@@ -425,11 +435,9 @@ def costs(quick):
                     took[on].append(got["seconds"])
                     busy[on].append(got["busy"])
             each = {on: statistics.median(of) / computation.computations(program, calls) for on, of in took.items()}
-            apart, ratio = (
-                statistics.median(a / b for a, b in zip(of[True], of[False], strict=True)) for of in (took, busy)
-            )
-            traced[program] = {"without": each[False], "with": each[True], "apart": apart, "ratio": ratio}
-            print(f"costs, {program} with a trace: {ratio:.3f} × the time without", flush=True)
+            apart, more = (middle([a / b for a, b in zip(of[True], of[False], strict=True)]) for of in (took, busy))
+            traced[program] = {"without": each[False], "with": each[True], "apart": apart["median"], "ratio": more}
+            print(f"costs, {program} with a trace: {between(more)} × the processor time without", flush=True)
     count, lasts = (1, "20000x") if quick else (3, "200000x")
     found = gobench.run("./core/schedule", "^BenchmarkFair$/^tenants=[0-9]+$", count, lasts)
     tenants = {name.partition("=")[2]: statistics.median(values["ns/op"]) for name, values in found.items()}
@@ -438,6 +446,10 @@ def costs(quick):
     found = gobench.run("./core/cluster", "^BenchmarkWatching$", 1, "3x" if quick else "10x")
     watching = {unit: values[0] for of in found.values() for unit, values in of.items()}
     return {"traced": traced, "tenants": tenants, "run": run, "watching": watching}
+
+
+def between(got):
+    return "{median:.3f} ({low:.3f} – {high:.3f})".format(**got)
 
 
 NAMED = {
@@ -452,16 +464,18 @@ def costs_page(data):
     text = ["## Costs of sharing and of looking", ""]
     text += paragraph(
         "What a computation takes while `pathways.trace` records it, on two workers of two devices, by what it takes"
-        " otherwise, and the same of the processor time of the client, the controller and both workers; medians of"
-        " turns. Less is better. Verdicts go by processor time: on two processors the four processes wait for each"
-        " other, and the time of a turn varies by 10 % with nothing changed."
+        " otherwise, and the same of the processor time of the client, the controller and both workers: medians of"
+        " turns, and in brackets where the median of such turns lies with a probability of 95 %. Less is better."
+        " Verdicts go by processor time: on two processors the four processes wait for each other, and the time of a"
+        " turn varies by 10 % with nothing changed."
     )
     rows, verdicts = [], []
     for program, got in data["traced"].items():
         took = [f"{1e6 * got[how]:,.1f}" for how in ("without", "with")]
-        rows.append([NAMED[program], *took, f"{got['apart']:.3f}", f"{got['ratio']:.3f}"])
-        said = f"{NAMED[program]}: {got['ratio'] - 1:+.1%} with a trace (target at most 2 %)"
-        verdicts.append(verdict(said, got["ratio"] <= 1.02))
+        rows.append([NAMED[program], *took, f"{got['apart']:.3f}", between(got["ratio"])])
+        more, low, high = (got["ratio"][name] - 1 for name in ("median", "low", "high"))
+        said = f"{NAMED[program]}: {more:+.1%} ({low:+.1%} – {high:+.1%}) with a trace (target at most 2 %)"
+        verdicts.append(verdict(said, more <= 0.02, unclear=low <= 0.02))
     columns = ["computation", "µs without", "µs with a trace", "ratio", "of processor time"]
     text += [table(columns, rows), "", *verdicts, ""]
     if tenants := data["tenants"]:
@@ -476,9 +490,9 @@ def costs_page(data):
             f"A worker's part of a run that takes no time, while somebody looks at its device: {more:+.1%} (target at"
             " most 1 %)", more <= 0.01))  # fmt: skip
     if watching := data["watching"]:
-        ratio, look = watching["x-watched"] - 1, watching["%look"] / 100
+        more, look = watching["x-watched"] - 1, watching["%look"] / 100
         text.append(verdict(
             "`pathways top`, the page and its metrics, each once a second, with 100,000 arrays on 2,048 simulated"
-            f" devices: what they ask takes {look:.1%} of the processors' time, and gangs {ratio:+.1%} longer (target"
+            f" devices: what they ask takes {look:.1%} of the processors' time, and gangs {more:+.1%} longer (target"
             " at most 1 %)", look <= 0.01))  # fmt: skip
     return text
