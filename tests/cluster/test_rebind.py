@@ -19,9 +19,11 @@ devices = jax.devices()
 mesh = Mesh(np.array(devices), ("d",))
 rows = NamedSharding(mesh, P("d"))
 host = np.random.default_rng(1).normal(size=(len(devices) * 64,)).astype(np.float32)
+weights = np.random.default_rng(2).random(1 << 17, dtype=np.float32)  # so long that it is not part of the executable
 
 def body(a):
-    return a * 0.5 + jnp.sin(jax.lax.psum(a, "d")) * 0.125
+    mine = jax.lax.dynamic_slice(jnp.asarray(weights), (jax.lax.axis_index("d") * 1000,), (64,))
+    return a * 0.5 + jnp.sin(jax.lax.psum(a, "d")) * 0.125 + mine
 
 step = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
 alone = jax.jit(lambda a: a * 2 + 1)
