@@ -181,6 +181,34 @@ type Ordered interface {
 	Order() ([]int64, error)
 }
 
+// Sliced is a Buffer that can be read in pieces.
+type Sliced interface {
+	// Dense reports whether Slice works: the device has the contents as dense row-major bytes, and the driver can read a
+	// part of them.
+	Dense() bool
+	// Slice is ToHost of the len(dst) bytes that begin at an offset.
+	Slice(dst []byte, offset int64) (Event, error)
+}
+
+// Receiver is a Driver that makes buffers whose contents come in pieces.
+type Receiver interface {
+	// Receive makes a buffer for dense row-major bytes that follow. It takes the device's memory at once.
+	//
+	// Errors: UNIMPLEMENTED if the device wants other bytes, or the driver cannot write a part of them.
+	Receive(s shape.Shape, device int, memory string) (Incoming, error)
+}
+
+// Incoming is the contents of a buffer that come in pieces, in any order, and each byte once.
+type Incoming interface {
+	// Buffer returns the buffer, always the same. The caller of Receive closes it.
+	Buffer() Buffer
+	// Write writes bytes at an offset. They stay as they are until the event fires. The buffer is ready once all of its
+	// bytes are written.
+	Write(data []byte, offset int64) (Event, error)
+	// Close ends the writing. If bytes are missing, the buffer has failed. A second Close does nothing.
+	Close()
+}
+
 // Executable is a compiled, loaded computation.
 type Executable interface {
 	Name() string

@@ -52,6 +52,7 @@ type InProcess struct {
 	// delay. See EvictAfter and what follows in worker.Config.
 	Evict, Ending func(index int, why error)
 	EvictAfter    time.Duration
+	Piece         int64
 	// Network simulates a network between machines. Its nodes are "controller", the
 	// workers "worker-0", "worker-1" …, and clients by their names.
 	Network *inproc.Conditions
@@ -187,7 +188,7 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 	config := worker.Config{
 		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, MemoryLimit: c.Memory, Log: c.Log,
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2,
-		Threads:   Threads(d), EvictAfter: c.EvictAfter, Apart: m.exchange.Apart,
+		Threads:   Threads(d), EvictAfter: c.EvictAfter, Piece: c.Piece, Apart: m.exchange.Apart,
 	}
 	if c.Evict != nil {
 		config.Evict = func(why error) { c.Evict(index, why) }

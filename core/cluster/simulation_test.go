@@ -305,12 +305,18 @@ func (x *trial) run(many int) {
 	}
 }
 
+// piece bounds the bytes of a piece of an array that moves: there are one, three or more of an array.
+func (x *trial) piece() int64 {
+	return x.shape().Bytes() / []int64{1, 3, 20}[x.seed%3]
+}
+
 // drawn says what the cluster is like.
 func (x *trial) drawn(clients int) string {
 	return fmt.Sprintf("%d workers and spares of %d devices on islands %q, separate: %v, %d clients, lease %v, "+
-		"memory %d, shards of %d bytes, tenants: %v, credit %d, %g bytes a second, connections of %d messages",
+		"memory %d, shards of %d bytes, tenants: %v, credit %d, %g bytes a second, connections of %d messages, "+
+		"pieces of %d bytes",
 		len(x.drivers), x.each, x.islands, x.separate, clients, x.lease, x.memory, x.shape().Bytes(), x.tenants, x.credit,
-		x.rate, x.fragile)
+		x.rate, x.fragile, x.piece())
 }
 
 // start draws what the cluster is like, and starts it.
@@ -356,6 +362,7 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 		Lease: x.lease, Store: x.store, Disk: x.disk, Memory: x.memory, MemoryWait: memoryWait,
 		Limits: controller.Limits{Credit: x.credit}, Tenants: table,
 		Reload:     func() (*tenants.Table, error) { return x.table(), nil },
+		Piece:      x.piece(),
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence,

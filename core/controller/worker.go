@@ -161,7 +161,7 @@ func (st *State) newWorker(h *wire.Hello, name string, process uint64) (*worker,
 	w := &worker{slot: slices.Index(st.workers, nil), hello: h, offer: o, name: name, spot: spotOf(h),
 		platform: o.Platform.Name, anywhere: spot{"a", "a"}.reaches(spot{"b", "b"}, o.Addresses),
 		heard: st.now, process: &wire.Process{Number: process, Name: name, Addresses: o.Addresses,
-			Host: cmp.Or(o.Host, h.Host), Epoch: o.Epoch, Node: o.Node}}
+			Host: cmp.Or(o.Host, h.Host), Epoch: o.Epoch, Node: o.Node, Pieces: o.Pieces}}
 	return w, st.number(w)
 }
 

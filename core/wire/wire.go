@@ -27,8 +27,8 @@ import (
 //	19 2026-11-27  workers are sent only those devices of a session and a program that they use
 //	20 2026-11-28  an artifact has its long constants as parts of their own
 const (
-	ProtocolMin = 20
-	ProtocolMax = 20
+	ProtocolMin = 21
+	ProtocolMax = 21
 )
 
 // Kind is the type of a frame.

@@ -960,6 +960,7 @@ type Process struct {
 	Node          uint32                 `protobuf:"varint,8,opt,name=node,proto3" json:"node,omitempty"`
 	User          string                 `protobuf:"bytes,9,opt,name=user,proto3" json:"user,omitempty"`        // of clients, for people: who runs it, as it says
 	Machine       string                 `protobuf:"bytes,10,opt,name=machine,proto3" json:"machine,omitempty"` // of clients, for people: the name of its machine
+	Pieces        bool                   `protobuf:"varint,11,opt,name=pieces,proto3" json:"pieces,omitempty"`  // of workers: WorkerOffer.pieces
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1062,6 +1063,13 @@ func (x *Process) GetMachine() string {
 		return x.Machine
 	}
 	return ""
+}
+
+func (x *Process) GetPieces() bool {
+	if x != nil {
+		return x.Pieces
+	}
+	return false
 }
 
 type Platform struct {
@@ -1343,6 +1351,7 @@ type WorkerOffer struct {
 	Epoch         uint64                 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`            // Epoch.number of the member that this worker's driver joined as; 0 is none
 	Node          uint32                 `protobuf:"varint,10,opt,name=node,proto3" json:"node,omitempty"`
 	Identity      []byte                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // random; the listeners at addresses answer a probe for it. A worker without is not probed
+	Pieces        bool                   `protobuf:"varint,12,opt,name=pieces,proto3" json:"pieces,omitempty"`    // its arrays do not lie in host memory: those that it exchanges with other workers go in pieces
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1445,6 +1454,13 @@ func (x *WorkerOffer) GetIdentity() []byte {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *WorkerOffer) GetPieces() bool {
+	if x != nil {
+		return x.Pieces
+	}
+	return false
 }
 
 type LocalDevice struct {
@@ -10783,7 +10799,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04slot\x18\x03 \x01(\rR\x04slot\"6\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xe9\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x81\x02\n" +
 	"\aProcess\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -10795,7 +10811,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x04node\x18\b \x01(\rR\x04node\x12\x12\n" +
 	"\x04user\x18\t \x01(\tR\x04user\x12\x18\n" +
 	"\amachine\x18\n" +
-	" \x01(\tR\amachine\"\xba\x03\n" +
+	" \x01(\tR\amachine\x12\x16\n" +
+	"\x06pieces\x18\v \x01(\bR\x06pieces\"\xba\x03\n" +
 	"\bPlatform\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12>\n" +
@@ -10828,7 +10845,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05debug\x18\x03 \x01(\tR\x05debug\"5\n" +
 	"\aIntList\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\x03R\x06values\"\xc6\x02\n" +
+	"\x06values\x18\x02 \x03(\x03R\x06values\"\xde\x02\n" +
 	"\vWorkerOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x123\n" +
@@ -10840,7 +10857,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x05epoch\x18\t \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\n" +
 	" \x01(\rR\x04node\x12\x1a\n" +
-	"\bidentity\x18\v \x01(\fR\bidentityJ\x04\b\x06\x10\a\"\xbe\x01\n" +
+	"\bidentity\x18\v \x01(\fR\bidentity\x12\x16\n" +
+	"\x06pieces\x18\f \x01(\bR\x06piecesJ\x04\b\x06\x10\a\"\xbe\x01\n" +
 	"\vLocalDevice\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\rR\x05local\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1a\n" +

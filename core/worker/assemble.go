@@ -15,7 +15,9 @@ func (v *move) came(g *gang, t *transfer, err error) {
 
 // expect asks for the pieces of a shard that come from other processes.
 func (q *queue) expect(g *gang, t *transfer, l *leg) {
-	if t.shape.HostBytes() > quickRoom && !l.gets[0].whole { // the system may take long to find memory
+	q.receives(t, l)
+	whole := l.gets[0].whole && l.gets[0].cut.pieces == 0
+	if t.shape.HostBytes() > quickRoom && !whole && l.incoming == nil { // the system may take long to find memory
 		go q.expectPieces(g, t, l, false)
 		return
 	}
@@ -27,8 +29,15 @@ const quickRoom = 64 << 10
 
 func (q *queue) expectPieces(g *gang, t *transfer, l *leg, owned bool) {
 	for _, v := range l.gets {
-		if v.arrives {
+		switch {
+		case !v.arrives:
+		case v.cut.pieces == 0:
 			q.expectPiece(g, t, l, v, owned)
+		case l.incoming != nil:
+			q.getPieces(g, t, l, v, nil)
+		default:
+			landing := q.landing(g, t, l)
+			q.soon(func() { q.getPieces(g, t, l, v, landing) })
 		}
 	}
 	if err := g.failure(); err != nil { // it failed before Expect did know
@@ -69,9 +78,11 @@ func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move, owned bool) {
 func (q *queue) make(g *gang, t *transfer, l *leg) {
 	buf := l.copied // which the driver may still be writing: its end is that of the part, even if the shard was freed
 	var cause func(error, func(error))
-	if buf != nil {
+	switch {
+	case l.incoming != nil:
+	case buf != nil:
 		cause = q.causeOf(g, l.gets[0])
-	} else {
+	default:
 		if l.shard.Freed() {
 			q.giveUp(g, t, l, nil)
 			return
@@ -86,7 +97,12 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 			return
 		}
 	}
-	q.fill(g, t.object, l.shard, buf, moveWords, cause, func(err error) { q.moved(g, t, l, err) })
+	q.fill(g, t.object, l.shard, buf, moveWords, cause, func(err error) {
+		if l.incoming != nil {
+			l.incoming.Close()
+		}
+		q.moved(g, t, l, err)
+	})
 }
 
 // causeOf returns a function that finds out why what the driver copied to this device failed: mostly because its source
@@ -118,6 +134,9 @@ func (q *queue) giveUp(g *gang, t *transfer, l *leg, err error) {
 
 // drop releases the pieces that have come for a shard that will not be made. No one writes to it any more.
 func (l *leg) drop() {
+	if l.incoming != nil {
+		l.incoming.Close()
+	}
 	if l.copied != nil {
 		l.copied.Close()
 		l.copied = nil

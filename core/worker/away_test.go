@@ -120,6 +120,7 @@ func there() *promised { return &promised{ready: &fires{fired: true}} }
 func (d *inline) Devices() []device.Device {
 	return []device.Device{{Memories: []device.Memory{{Kind: "device"}}}}
 }
+func (d *inline) Platform() string                                      { return "cpu" }
 func (d *inline) Close() error                                          { return nil }
 func (d *inline) MemoryStats(int) (device.MemoryStats, error)           { return device.MemoryStats{}, nil }
 func (d *inline) Abort(int32, error)                                    { d.aborts.Add(1) }

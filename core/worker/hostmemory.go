@@ -16,7 +16,8 @@ import (
 // is in five places, each with a bound:
 //
 //	blocks of the exchange   arrays and collectives that come or go; bounded by the exchange's pool, for whose memory
-//	                         senders wait. A device that reads an array where it came keeps its block
+//	                         senders wait. A device that reads an array where it came keeps its block. Of a move in
+//	                         pieces a few are there, see pieces.go
 //	                         shards that transfers put together or take apart lie in blocks, too, as long as arrays
 //	                         have not more than a quarter of the pool
 //	assembling, below        such shards beyond that: those of results, and for each device one of a source that the

@@ -31,6 +31,7 @@ func Offer(d device.Driver) *wire.WorkerOffer {
 	o := &wire.WorkerOffer{
 		Platform:    &wire.Platform{Name: d.Platform(), Version: d.PlatformVersion()},
 		Fingerprint: strings.Join(slices.DeleteFunc(facts, func(f string) bool { return f == "" }), ", "),
+		Pieces:      movesInPieces(d),
 	}
 	if a, ok := d.(interface{ Attributes() map[string]any }); ok {
 		describePlatform(o.Platform, a.Attributes())

@@ -43,6 +43,7 @@ type script struct {
 	drivers   []device.Driver
 	client    transport.Exchange
 	pool      *shm.Pool
+	hub       *inproc.Hub
 	exchanges []transport.Mover
 	served    sync.WaitGroup
 	each      int  // devices of a worker
@@ -74,6 +75,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 	t.Helper()
 	s := &script{t: t, drivers: drivers, each: len(drivers[0].Devices()), pool: pool}
 	h := inproc.NewHub(s.pool)
+	s.hub = h
 	join := func(number uint64) transport.Mover {
 		x := statustest.Value(h.Join(number, "")).OK(t)
 		s.exchanges = append(s.exchanges, x)
@@ -336,15 +338,19 @@ func (s *script) wait(gang uint64, workers ...int) (err error) {
 
 // put makes an object of one f32 vector a device.
 func (s *script) put(session uint32, op, object uint64, devices []int, value func(d int) []float32) uint64 {
-	m := &wire.Put{Op: op, Object: object, Array: &wire.Array{
-		Dtype: uint32(shape.F32), Dims: []int64{int64(len(value(0)))}}}
+	return s.putAs(session, &wire.Put{Op: op, Object: object, Array: &wire.Array{
+		Dtype: uint32(shape.F32), Dims: []int64{int64(len(value(devices[0])))}}}, devices, value)
+}
+
+// putAs is put of an array of any shape.
+func (s *script) putAs(session uint32, m *wire.Put, devices []int, value func(d int) []float32) uint64 {
 	for _, d := range devices {
 		m.Devices = append(m.Devices, uint32(d))
 	}
 	g := s.dispatch(session, wire.KindPut, m, s.of(devices)...)
 	for _, d := range devices {
 		s.client.PushBytes(uint64(firstWorker+d/s.each),
-			transport.Key{Space: transport.Transfers(session), ID: op, Part: uint64(d)}, floats(value(d)), nil)
+			transport.Key{Space: transport.Transfers(session), ID: m.Op, Part: uint64(d)}, floats(value(d)), nil)
 	}
 	return g
 }

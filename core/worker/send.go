@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// A piece goes one of four ways:
+// A move goes one of four ways, or in pieces (pieces.go):
 //
 //	               to a device of this process                    to another process
 //	a whole shard  copyTo, or copyRows if its rows lie otherwise  push (bytes.go)
@@ -25,8 +25,13 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 	regions := map[*devicequeue.Shard][]*move{}
 	var order []*devicequeue.Shard
 	for i, v := range l.sends {
-		switch s := sources[i].Shard; {
-		case !v.whole:
+		s := sources[i].Shard
+		if in := v.sliced(s); in != nil {
+			q.sendSlices(g, t, l, s, in, v)
+			continue
+		}
+		switch {
+		case !v.whole || v.cut.pieces > 0:
 			if regions[s] == nil {
 				order = append(order, s)
 			}
@@ -204,7 +209,10 @@ func (q *queue) pushRegions(g *gang, t *transfer, l *leg, host transport.Block, 
 	}
 	wide := width(t.shape)
 	for _, v := range moves {
-		if v.local == nil {
+		switch {
+		case v.cut.pieces > 0:
+			q.soon(func() { q.sendPieces(g, v, fromHostCopy(host.Data, wide), end) })
+		case v.local == nil:
 			part := transport.Part{Data: host.Data, At: v.region().source(wide)}
 			q.w.config.Exchange.PushPart(v.peer, v.key(g), part, end)
 		}

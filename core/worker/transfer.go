@@ -30,7 +30,8 @@ import (
 // that they will not, because their sender is lost or the gang has failed. Those from a device of this process come
 // because that device's own part begins, or is refused, which fails them. Sends wait only for the driver, and for
 // receivers that are before them in the same order, or lost: a region may wait for those of other regions of its array,
-// in the same transfer. Each of them expects all its pieces at once.
+// in the same transfer. Each of them expects all its pieces at once. A move that is itself cut into pieces (pieces.go)
+// has a few of them expected at a time; the next ones wait for these alone, and these for the driver.
 
 // transfer is the work of Transfer.
 type transfer struct {
@@ -48,8 +49,9 @@ type leg struct {
 	state       assembly.Part
 	shard       *devicequeue.Shard // that is put together, once the part has begun
 	landing     landing
-	copied      device.Buffer // instead of landing: what the driver made of a whole shard
-	admitted    atomic.Bool   // there is room for the shard: the driver may copy into it
+	copied      device.Buffer   // instead of landing: what the driver made of a whole shard, or makes of pieces
+	incoming    device.Incoming // writes those pieces
+	admitted    atomic.Bool     // there is room for the shard: the driver may copy into it
 }
 
 // landing is the memory in which the pieces of a shard are put together.
@@ -71,6 +73,7 @@ type move struct {
 	queue     *queue // of the destination, where it is here
 	out       *queue // of the source, where it is here
 	arrives   bool   // it comes from another process
+	cut       cut    // into pieces
 }
 
 func (w *Worker) beginTransfer(g *gang, operation []byte) error {
@@ -105,6 +108,9 @@ func (w *Worker) route(session uint32, v *move, m *wire.Move) error {
 	if (v.out == nil) != (v.queue == nil) && m.Peer == 0 {
 		return status.New(status.InvalidArgument, "worker %s has one of the devices %d and %d of session %d, and was not "+
 			"told who has the other", w.config.Name, m.From, m.To, session)
+	}
+	if m.Peer != 0 {
+		v.cutUp(w.pieceOf(m.Peer))
 	}
 	return nil
 }

@@ -126,7 +126,10 @@ type Config struct {
 	// Handler makes a handler of custom calls, which a client has registered, one of
 	// this process. nil: it has them all, or does without.
 	Handler func(*wire.Handler) error
-	Log     *slog.Logger // nil: nothing is logged
+	// Piece bounds the bytes of a piece of an array that moves in pieces, see pieces.go; all workers have the same. 0: 4
+	// MiB.
+	Piece int64
+	Log   *slog.Logger // nil: nothing is logged
 }
 
 // window bounds the computations under way on one device. It keeps a device busy and is half of what XLA's CPU client
@@ -185,8 +188,10 @@ type Worker struct {
 	specs   specs
 	giveUp  map[uint64]context.CancelCauseFunc // of compiles under way
 	names   map[uint64]string                  // of workers and clients, by process
-	clients map[uint32]client                  // of sessions that live, or have work under way
-	calls   map[uint64]calling                 // of functions of clients, by their numbers
+	// Workers to and from which long moves go in pieces, by process.
+	piecewise map[uint64]bool
+	clients   map[uint32]client  // of sessions that live, or have work under way
+	calls     map[uint64]calling // of functions of clients, by their numbers
 
 	hostCalls atomic.Uint64 // numbers given to calls, by twos
 
@@ -205,12 +210,15 @@ func New(c Config) (*Worker, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Piece == 0 {
+		c.Piece = defaultPiece
+	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
 		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{},
 		recordings: map[recordingKey]*observe.Recording{}, gangs: map[uint64]*gang{},
 		giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{},
-		calls: map[uint64]calling{},
+		calls: map[uint64]calling{}, piecewise: map[uint64]bool{},
 		slots: make(chan struct{}, 2), since: time.Now(), unread: make(chan struct{}),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -498,9 +506,13 @@ func (w *Worker) peers(m *wire.Peers) {
 	w.mu.Lock()
 	for _, p := range m.Come {
 		w.names[p.Number] = p.Name
+		if p.Pieces {
+			w.piecewise[p.Number] = true
+		}
 	}
 	for _, n := range m.Gone {
 		delete(w.names, n)
+		delete(w.piecewise, n)
 	}
 	w.mu.Unlock()
 	w.config.Exchange.Peers(m.Come, m.Gone, why)

@@ -76,7 +76,7 @@ type check struct {
 	run     func(*rig)
 }
 
-var checks = [][]check{devices, programs, transfers, executions, events, failures, lifetimes, parallel}
+var checks = [][]check{devices, programs, transfers, pieces, executions, events, failures, lifetimes, parallel}
 
 // Run runs the whole suite.
 func Run(t *testing.T, h Harness) {

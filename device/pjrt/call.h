@@ -9,7 +9,7 @@
 
 // Objects that plugins have made for this package and that it has not returned.
 typedef struct {
-  _Atomic int64_t clients, executables, loaded_executables, buffers, events, contexts, errors;
+  _Atomic int64_t clients, executables, loaded_executables, buffers, events, contexts, errors, incoming;
 } pwdrv_counts;
 extern pwdrv_counts pwdrv_live;
 #define PWDRV_COUNT(kind, n) atomic_fetch_add_explicit(&pwdrv_live.kind, (n), memory_order_relaxed)

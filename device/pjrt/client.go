@@ -57,10 +57,13 @@ type Client struct {
 	// What keeps the plugin's client alive: the client itself until Close, each open buffer, executable and context, each
 	// event that has not fired, and each call in progress.
 	refs atomic.Int64
-	open atomic.Int64 // buffers, executables and contexts
+	open atomic.Int64 // buffers, executables, contexts and incoming arrays
 
 	work  atomic.Int64 // events of work that have not fired
 	stirs stirrer
+
+	slices   sync.Once // guards noSlices
+	noSlices bool      // the plugin cannot read a part of a buffer
 
 	mu     sync.Mutex
 	closed atomic.Bool // written under mu, so that hold and Close agree

@@ -34,7 +34,7 @@ void pwdrv_error_read(const PJRT_Api* api, PJRT_Error* error, int* code, pwdrv_b
 void pwdrv_error_destroy(const PJRT_Api* api, PJRT_Error* error);
 
 // Objects that plugins have made for this package and that it has not returned, of all clients.
-enum { PWDRV_KINDS = 7 };
+enum { PWDRV_KINDS = 8 };
 void pwdrv_counts_read(int64_t counts[PWDRV_KINDS]);  // in the order of call.h
 
 // Plugin. An opened library is never closed: XLA does not support it. On failure reason holds a sentence, cut to its
@@ -146,6 +146,23 @@ pwdrv_status pwdrv_buffer_pointer(const PJRT_Api* api, PJRT_Buffer* buffer, void
 pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event);
 pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool* deleted);
 pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer);
+
+// Pieces of arrays. rows says whether a buffer's elements lie row by row on its device, and in no tiles.
+typedef PJRT_AsyncHostToDeviceTransferManager pwdrv_incoming;
+pwdrv_status pwdrv_buffer_rows(const PJRT_Api* api, PJRT_Buffer* buffer, size_t num_dims, bool* rows);
+// Reads size bytes of the device's own. dst may be Go memory; the plugin writes it until event fires.
+pwdrv_status pwdrv_slice(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, int64_t offset, int64_t size,
+                         PJRT_Event** event);
+// Makes a buffer without contents, and what writes them. If only the second call fails, manager is set nonetheless.
+pwdrv_status pwdrv_receive(const PJRT_Api* api, PJRT_Client* client, int type, const int64_t* dims, size_t num_dims,
+                           PJRT_Memory* memory, pwdrv_incoming** manager, PJRT_Buffer** out);
+// Writes size bytes, which the plugin reads until event fires. Last says that no further call follows.
+pwdrv_status pwdrv_incoming_write(const PJRT_Api* api, pwdrv_incoming* manager, const void* data, int64_t offset,
+                                  int64_t size, bool last, PJRT_Event** event);
+// Fails the buffer. It is not called after the last piece, or twice.
+pwdrv_status pwdrv_incoming_fail(const PJRT_Api* api, pwdrv_incoming* manager, int code, const char* message,
+                                 size_t message_size);
+pwdrv_status pwdrv_incoming_destroy(const PJRT_Api* api, pwdrv_incoming* manager);
 
 // Executables. What is read of a PJRT_Executable lives as long as it does.
 pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char* format, size_t format_size,

@@ -10,7 +10,7 @@ func handles() map[string]int64 {
 	C.pwdrv_counts_read(&counts[0])
 	left := map[string]int64{}
 	for i, kind := range [...]string{"clients", "executables", "loaded executables", "buffers", "events", "contexts",
-		"errors"} {
+		"errors", "incoming arrays"} {
 		if counts[i] != 0 {
 			left[kind] = int64(counts[i])
 		}

@@ -17,8 +17,9 @@ type buffer struct {
 	ready *event
 
 	// The island's lock guards the rest.
-	store *storage // nil when the contents are gone
-	gone  string   // why: donated, closed
+	store *storage      // nil when the contents are gone
+	gone  string        // why: donated, closed
+	busy  time.Duration // until when pieces of it are read or written
 }
 
 // Shape implements device.Buffer.
@@ -105,10 +106,7 @@ func (b *buffer) CopyTo(local int, kind string) (device.Buffer, error) {
 func (b *buffer) copy(e *event, work, commit func()) {
 	d := b.on.drv
 	d.pending++
-	took := d.options.Latency
-	if d.options.Bandwidth > 0 {
-		took += time.Duration(float64(b.shape.Bytes()) / float64(d.options.Bandwidth) * float64(time.Second))
-	}
+	took := d.copyTime(b.shape.Bytes())
 	start := func() {
 		var err error
 		if e != b.ready {
@@ -133,6 +131,15 @@ func (b *buffer) copy(e *event, work, commit func()) {
 	} else {
 		b.ready.when(start)
 	}
+}
+
+// copyTime is how long it takes to copy so many bytes.
+func (d *Driver) copyTime(bytes int64) time.Duration {
+	took := d.options.Latency
+	if d.options.Bandwidth > 0 {
+		took += time.Duration(float64(bytes) / float64(d.options.Bandwidth) * float64(time.Second))
+	}
+	return took
 }
 
 // Deleted implements device.Buffer.

@@ -49,6 +49,7 @@ type dev struct {
 	head      *shard   // occupies the device
 	runs      script
 	allocs    script
+	pieces    script
 	lost      error
 }
 

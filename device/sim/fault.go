@@ -22,6 +22,12 @@ func (d *Driver) FailAlloc(local, n int, err error) error {
 	return d.script(local, n, err, func(v *dev) *script { return &v.allocs })
 }
 
+// FailPiece makes the nth piece of an array that is read from a device or written to it after this call, 1 being the
+// next, fail: the call returns err.
+func (d *Driver) FailPiece(local, n int, err error) error {
+	return d.script(local, n, err, func(v *dev) *script { return &v.pieces })
+}
+
 func (d *Driver) script(local, n int, err error, of func(*dev) *script) error {
 	v, bad := d.dev(local)
 	if bad != nil {

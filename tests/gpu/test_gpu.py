@@ -244,6 +244,42 @@ def test_more_workers_than_gpus_are_refused():
     assert done.returncode == 2 and "99 workers" in done.stderr, done.stderr
 
 
+def test_a_long_array_goes_in_pieces_and_takes_little_host_memory(tmp_path_factory):
+    code = """
+        import os, re
+        import jax, jax.numpy as jnp, numpy as np, pathways
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+        def peak():
+            with open(f"/proc/{os.environ['WORKER']}/status") as status:
+                return int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read())[1]) << 10
+
+        pathways.init(devices=2, wait=120)
+        here, there = sorted(jax.devices(), key=lambda device: device.worker)
+        make = jax.jit(lambda n: jnp.arange(n * 4096, dtype=jnp.uint32).reshape(n, 4096), static_argnums=0,
+                       out_shardings=SingleDeviceSharding(here))
+        jax.device_put(make(1 << 10), there).block_until_ready()  # what the plugin and the pool take once
+        before = peak()
+        x = make(1 << 15)
+        y = jax.device_put(x, there).block_until_ready()
+        assert peak() - before < x.nbytes // 4, (before, peak())
+        assert int(jax.jit(lambda y: jnp.sum(y != jnp.arange(y.size, dtype=y.dtype).reshape(y.shape)))(y)) == 0
+
+        mesh = Mesh([here, there], "d")
+        rows, columns = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("d",), (None, "d")))
+        part = make(1 << 13)
+        for sharding in (rows, columns, rows, NamedSharding(mesh, PartitionSpec())):
+            part = pathways.reshard(part, sharding)
+            assert np.array_equal(part, np.arange(part.size, dtype=np.uint32).reshape(part.shape)), sharding
+        pathways.shutdown()
+    """
+    with two_workers(tmp_path_factory.mktemp("long")) as env:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=300
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_workers_send_each_other_arrays_and_go_on_when_one_is_lost(tmp_path_factory):
     code = """
         import os, signal, subprocess, sys
