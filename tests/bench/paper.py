@@ -441,6 +441,7 @@ FIGURES = {
     "table1": (models.measure, models.page),
     "table2": (stages.table2, stages.page2),
     "pipeline": (pipeline, pipeline_page),
+    "pipeline slow": (slow.pipelines, slow.pipelines_page),
     "costs": (sharing.costs, sharing.costs_page),
     "weights": (weights.measure, weights.page),
 }

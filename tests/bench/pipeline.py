@@ -7,7 +7,7 @@ order. SPMD splits heads, the MLP's middle and the logits over the devices, and 
 pipelines cut the layers into stages and the batch into microbatches. The loop is GPipe in plain JAX on the same
 devices, with a call for each stage and microbatch. One device alone computes the whole batch, too: what the others
 take longer than that on the same processors is what being on several devices costs. The processor time of a step is
-that of all processes of the cluster and this one. The last line is JSON.
+that of this process and those that the cluster's supervisor started. The last line is JSON.
 """
 
 import argparse
@@ -140,30 +140,33 @@ def by_spmd(params, devices):
     return step
 
 
+WAYS = {
+    "spmd": by_spmd,
+    "gpipe": functools.partial(by_pipeline, "gpipe"),
+    "1f1b": functools.partial(by_pipeline, "1f1b"),
+    "loop": by_loop,
+    "one": lambda params, devices: by_spmd(params, devices[:1]),
+}
+
 # --- measuring ---
 
 
-def measure(devices, rounds):
-    """Returns what a step took in each round: {way: [(seconds, seconds of processor time)]}."""
+def measure(devices, rounds, names):
+    """Returns what a step of each named way took in each round: {way: [(seconds, seconds of processor time)]}."""
     args = argparse.Namespace(batch=BATCH, length=LENGTH, seed=0, **SIZES)
     with jax.default_device(devices[0]):
         params = jax.device_get(jax.jit(lambda key: decoder.make_params(key, args))(jax.random.key(0)))
     batches = training.windows(args, extra=1)
-    ways = {
-        "spmd": by_spmd(params, devices),
-        "gpipe": by_pipeline("gpipe", params, devices),
-        "1f1b": by_pipeline("1f1b", params, devices),
-        "loop": by_loop(params, devices),
-        "one": by_spmd(params, devices[:1]),
-    }
+    ways = {name: WAYS[name](params, devices) for name in names}
     for _ in range(2):  # the first compiles
         batch = next(batches)
         losses = {name: float(step(batch)) for name, step in ways.items()}
         for name, loss in losses.items():
             np.testing.assert_allclose(loss, losses["one"], rtol=SAME, err_msg=f"{name} computes something else")
 
-    pids = [process["pid"] for process in pathways.status().report["supervisor"]["processes"]] + [os.getpid()]
-    names, took = list(ways), {name: [] for name in ways}
+    supervisor = pathways.status().report.get("supervisor") or {"processes": []}
+    pids = [process["pid"] for process in supervisor["processes"]] + [os.getpid()]
+    took = {name: [] for name in names}
     for i in range(rounds):
         batch, at = next(batches), i % len(names)
         for name in names[at:] + names[:at]:
@@ -176,8 +179,9 @@ def measure(devices, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=16, help="steps of each way (%(default)s)")
-    rounds = parser.parse_args().rounds
-    took = measure(jax.devices(), rounds)
+    parser.add_argument("--ways", default=",".join(WAYS), help="which of them; spmd and one must be (%(default)s)")
+    options = parser.parse_args()
+    took = measure(jax.devices(), options.rounds, options.ways.split(","))
     got = {}
     for name, steps in took.items():
         seconds, used = map(statistics.median, zip(*steps, strict=True))
@@ -188,7 +192,7 @@ def main():
             f"{name}: {got[name]['tokens/s']:,.0f} tokens/s, {ratio['median']:.2f} × SPMD, processor time {used:.2f} s"
         )
         print(said, file=sys.stderr)
-    print(json.dumps({"stages": len(jax.devices()), "rounds": rounds, "ways": got}))
+    print(json.dumps({"stages": len(jax.devices()), "rounds": options.rounds, "ways": got}))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Training over two islands of this machine, with a line between them that the kernel makes slow.
+"""Training over two hosts on this machine, with a line between them that the kernel makes slow.
 
-The islands are workers in two network namespaces, joined by a pair of virtual interfaces with tc's token bucket at both
-ends for a rate, or its netem for a delay too, where the kernel has that; this needs root.
-examples/models/two_islands.py trains on them, with gradients on the line during the backward, and for a whole step
-(--late).
+The hosts are network namespaces with a worker each, joined by a pair of virtual interfaces with tc's token bucket at
+both ends for a rate, or its netem for a delay too, where the kernel has that; this needs root.
+examples/models/two_islands.py trains on them as two islands, with gradients on the line during the backward, and for a
+whole step (--late). On one island over both hosts, pipeline.py compares pipelines with SPMD.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -20,7 +21,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
 import hosts  # noqa: E402
-from page import paragraph, table  # noqa: E402
+import stages  # noqa: E402
+from page import paragraph, ratio, table, verdict  # noqa: E402
 
 EXAMPLE = HERE.parents[1] / "examples" / "models" / "two_islands.py"
 SIZES = {"devices": 2, "layers": 6, "width": 256, "batch": 16, "length": 128, "chunk": 1 << 18}
@@ -29,6 +31,7 @@ RATES = (None, 1000, 400, 200, 100)  # megabits a second; None: as fast as the m
 DELAYS = (1, 5, 20)  # milliseconds of each way
 DELAYED = 1000  # megabits a second of lines with a delay
 WAYS = {"during": (), "late": ("--late",)}
+PIPELINES = (2000, 1000)  # megabits a second of lines that pipelines have stages on both ends of
 
 
 class Islands:
@@ -120,3 +123,52 @@ def page(data):
             " those of the simulated network."
         )
     return text
+
+
+# ---- Pipelines beside SPMD, where SPMD's sums of activations cross the line.
+
+
+def pipelines(quick):
+    """Returns what pipeline.py says on four devices of two hosts, by the rate of the line, or None where there can be
+    no such hosts."""
+    if not hosts.may_make_networks():
+        return None
+    how = [f"--rounds={2 if quick else 6}", "--ways=spmd,gpipe,1f1b,one"]
+    return {str(rate): beside_spmd(rate, how) for rate in PIPELINES}
+
+
+def beside_spmd(rate, how):
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="slow-"))
+        places = stack.enter_context(hosts.two_hosts(*limited(rate)))
+        address, env = stack.enter_context(hosts.cluster_on(places, pathlib.Path(directory)))
+        env |= {"PATHWAYS_DIR": directory, "PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""}
+        script = [*places[0], sys.executable, HERE / "pipeline.py", *how]
+        done = subprocess.run(script, env=fresh.environment(env=env), check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def pipelines_page(data):
+    if data is None:
+        return []
+    paper = stages.PAPERS[stages.FIRST] / stages.SPMD
+    text = ["### Beside SPMD, over a line with a rate", ""]
+    text += paragraph(
+        "The same on two hosts of two devices each, network namespaces of this machine, joined by a line whose rate the"
+        " kernel limits. SPMD sends its sums of activations over it, a pipeline the activations between its two middle"
+        f" stages. {next(iter(data.values()))['rounds']} rounds. *Sums*: what SPMD's step is longer than that of one"
+        " device that computes the whole batch, as a part of SPMD's. *With its bubble*: less the"
+        f" {stages.BUBBLE:.1%} that a pipeline would be idle if each stage had processors of its own. The paper's ratio"
+        f" is {paper:.3f} with its bubble, and, by the arithmetic above, sums of {stages.COLLECTIVES:.1%}."
+    )
+    rows, targets = [], []
+    for rate, of in data.items():
+        line, by_spmd = f"{int(rate):,} Mbit/s", {way: got["by spmd"] for way, got in of["ways"].items()}
+        rows.append([line, f"{1 - 1 / by_spmd['one']['median']:.0%}"])
+        for way in ("gpipe", "1f1b"):
+            bubbled = (1 - stages.BUBBLE) * by_spmd[way]["median"]
+            rows[-1] += [ratio(by_spmd[way]), f"{bubbled:.2f}"]
+            said = f"{way}, {line}: {bubbled:.2f} × SPMD with its bubble (target {paper:.3f}, the paper's)"
+            targets.append(verdict(said, bubbled >= paper))
+    heads = ["line", "sums", "gpipe by SPMD", "with its bubble", "1f1b by SPMD", "with its bubble"]
+    return [*text, table(heads, rows), "", *targets]
