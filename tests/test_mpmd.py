@@ -10,6 +10,7 @@ import math
 import os
 import random
 import re
+import sys
 import xml.etree.ElementTree
 
 import jax
@@ -21,7 +22,7 @@ from conftest import SEED, THOROUGH
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pathways import mpmd
-from pathways.mpmd import _fragments, _timetable
+from pathways.mpmd import _fragments, _shardy, _timetable
 
 WIDTH, ROWS = 8, 4
 HUGE = (1 << 20, 1 << 19)  # float32: 2 TiB, which no machine has
@@ -409,6 +410,28 @@ def test_openxlas_own_front_end_gets_the_same_gradients(devices):
 
 
 # --- errors ---
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("from jax import flat_trees_of_tomorrow", f"another version of JAX than {jax.__version__}: use a commit"),
+        ("import a_package_that_nobody_installed", "a_package_that_nobody_installed.*set SHARDY_PYTHON, and install"),
+    ],
+)
+def test_a_checkout_that_cannot_be_imported_says_what_to_do(tmp_path, monkeypatch, line, text):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shardy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    at = tmp_path.joinpath(*_shardy.NAME.split("."))
+    at.mkdir(parents=True)
+    (at / "__init__.py").write_text(line)
+    with pytest.raises(pathways.PathwaysError, match=text) as error:
+        mpmd.shardy(tmp_path)
+    assert error.value.code == "NOT_FOUND"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shardy"]:
+        del sys.modules[name]
 
 
 @EMBEDDED

@@ -65,7 +65,7 @@ def shardy(path: str | os.PathLike[str] | None = None) -> ModuleType:
 
         mpmd = pathways.mpmd.shardy("path/to/shardy")  # a checkout of github.com/openxla/shardy
 
-    It needs absl-py, immutabledict, jaxtyping and typing_extensions.
+    It needs absl-py, immutabledict, jaxtyping and typing_extensions, and a JAX of about the same date.
 
     Args:
       path: the checkout; None means SHARDY_PYTHON or, if that is not set, what Python finds.
@@ -80,7 +80,10 @@ def shardy(path: str | os.PathLike[str] | None = None) -> ModuleType:
     try:
         return importlib.import_module(NAME)
     except ImportError as error:
-        raise not_found(
-            f"{NAME} cannot be imported ({error}); pass the path of a checkout of github.com/openxla/shardy, or set "
-            f"{VARIABLE}, and install absl-py, immutabledict, jaxtyping and typing_extensions"
-        ) from error
+        do = (
+            f"pass the path of a checkout of github.com/openxla/shardy, or set {VARIABLE}, and install absl-py, "
+            "immutabledict, jaxtyping and typing_extensions"
+        )
+        if (error.name or "").split(".")[0] in ("jax", "jaxlib"):
+            do = f"it is written for another version of JAX than {jax.__version__}: use a commit of about the same date"
+        raise not_found(f"{NAME} cannot be imported ({error}); {do}") from error
