@@ -26,6 +26,7 @@ import (
 //	18 2026-11-27  large reductions between hosts go in lanes, each with blocks of its own
 //	19 2026-11-27  workers are sent only those devices of a session and a program that they use
 //	20 2026-11-28  an artifact has its long constants as parts of their own
+//	21 2026-11-28  long arrays of devices with memory of their own move in pieces, each a block
 const (
 	ProtocolMin = 21
 	ProtocolMax = 21
