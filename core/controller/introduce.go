@@ -296,13 +296,13 @@ func (ev *Event) Introduce() *Event {
 		in, left = ev.cut.in, &ev.cut.pairs
 	case ev.sketch != nil:
 		in, left = ev.sketch.in, &ev.sketch.pairs
-	case ev.meet.in != nil:
+	case ev.meet != nil:
 		in, left = ev.meet.in, &ev.meet.pairs
 	}
 	if left == nil || len(*left) <= pairsAtOnce {
 		return nil
 	}
-	first := &Event{Kind: Meet, Conn: ev.Conn, meet: meeting{in, (*left)[:pairsAtOnce]}}
+	first := &Event{Kind: Meet, Conn: ev.Conn, meet: &meeting{in, (*left)[:pairsAtOnce]}}
 	*left = (*left)[pairsAtOnce:]
 	return first
 }
@@ -316,13 +316,13 @@ type meeting struct {
 
 // tells has Introduce tell the workers of a place of the session.
 func (ev *Event) tells(p *place) {
-	ev.meet.in = p.in
+	ev.meet = &meeting{in: p.in}
 	p.workers.each(func(slot int) { ev.meet.pairs = append(ev.meet.pairs, [2]int{slot, slot}) })
 }
 
 // meet introduces workers to each other, and tells them of the session that needs them. If another worker is behind one
 // of the session's devices by now, it does nothing: the message is then surveyed again.
-func (st *State) meet(c *conn, m meeting) {
+func (st *State) meet(c *conn, m *meeting) {
 	if c == nil || c.s == nil || c.s.binding != m.in {
 		return
 	}
