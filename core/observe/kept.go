@@ -53,13 +53,19 @@ func (rec *Recording) take() (spans []Span, events []Event) {
 type Names struct {
 	Texts   []string
 	numbers map[string]uint32
-	last    uint32
+	last    [2]uint32 // the two that came last
 }
 
 // Of returns the number of a text.
 func (n *Names) Of(text string) uint32 {
-	if int(n.last) < len(n.Texts) && n.Texts[n.last] == text { // most often it is the one before
-		return n.last
+	if len(n.Texts) > 0 { // most often it is one of the two before: events of two kinds come by turns
+		switch text {
+		case n.Texts[n.last[0]]:
+			return n.last[0]
+		case n.Texts[n.last[1]]:
+			n.last[0], n.last[1] = n.last[1], n.last[0]
+			return n.last[0]
+		}
 	}
 	number, ok := n.numbers[text]
 	if !ok {
@@ -70,6 +76,6 @@ func (n *Names) Of(text string) uint32 {
 		n.numbers[text] = number
 		n.Texts = append(n.Texts, text)
 	}
-	n.last = number
+	n.last = [2]uint32{number, n.last[0]}
 	return number
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/openpathways/pathways/core/observe"
 )
 
-// What recording costs a computation, on a worker: a span, and the event of its arrival. Recordings are of 50,000
-// computations each.
+// What recording costs a computation, on a worker: a span, a collective, and the event of its arrival. Recordings are
+// of 50,000 computations each.
 func BenchmarkRecording(b *testing.B) {
 	const each = 50_000
 	var r observe.Recorder
@@ -22,6 +22,7 @@ func BenchmarkRecording(b *testing.B) {
 		}
 		at := int64(i + 1)
 		running := r.Begin(1, observe.Span{Program: "p", Gang: uint64(i), Submitted: at, Launched: at})
+		r.Note(1, &observe.Event{Kind: observe.Collective, Name: "all-reduce", Op: uint64(i), Begin: at, End: at})
 		r.Note(1, &observe.Event{Kind: observe.Arrival, Op: uint64(i), Begin: at, End: at})
 		running.End(0, at)
 	}
