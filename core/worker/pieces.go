@@ -13,15 +13,15 @@ import (
 // A long move to or from a worker whose arrays do not lie in host memory goes in pieces, each a block of its own, so
 // that the copy from the device, the wire and the copy to the device are under way at once:
 //
-//	sender    a piece is read from the device into the exchange's memory and sent, while others are under way. If the
-//	          region or the array lies in other order on the device, the driver copies the array to the host as a whole,
-//	          and the pieces go from there
+//	sender    a piece is read from the device into the exchange's memory and sent, while others are under way. Pieces of
+//	          regions that are not contiguous there are copied from bands of the array (bands.go). If the device does not
+//	          have the array row by row, the driver copies it to the host as a whole, and the pieces go from there
 //	receiver  a piece is written to the device from where it came. If pieces of the shard are not contiguous there, or
 //	          some come from devices of this process, the shard is put together on the host and handed over as a whole
 //
-// Both ends cut a move alike, by its size alone, and each chooses its way for itself. Each has pieceWindow pieces of a
-// move under way: that is all the host memory that it takes, in blocks of the exchange, unless its way is by the whole
-// array. So bytes are sent only as fast as the slowest of the three takes them.
+// Both ends cut a move alike, by its region alone, and each chooses its way for itself. Each has pieceWindow pieces of
+// a move under way: that is all the host memory that it takes, in blocks of the exchange, unless its way is by the
+// whole array. So bytes are sent only as fast as the slowest of the three takes them.
 //
 // A move ends with its last piece. After an error neither end begins another one, but that the sender offers one that
 // fails, so that the receiver hears of it whichever pieces it has had. An error fails the gang here at once, which ends
@@ -35,30 +35,33 @@ const (
 // movesInPieces reports whether arrays of a driver's devices move in pieces: those that are not in host memory.
 func movesInPieces(d device.Driver) bool { return d.Platform() != "cpu" }
 
-// cut is how a move is cut into regions: rows of the first dimension in which one row is not longer than a piece.
+// cut is how a move is cut into regions, by bands of its source: rows of the first dimension in which a row is not
+// longer than a piece.
 type cut struct {
 	pieces int64 // 0: it is not cut
 	along  int   // the dimension
-	parts  int64 // of that dimension
+	rows   int64 // of a band
+	parts  int64 // bands from the first to the last row of the move
 }
 
-// cutUp cuts a move into pieces of at most so many bytes, unless it is no longer than that. 0 is no limit.
+// cutUp cuts a move by bands of at most so many bytes, unless it is no longer than that. 0 is no limit.
 func (v *move) cutUp(most int64) {
 	row := width(v.shape)
 	if row > most || v.bytes() <= most {
 		return
 	}
+	dims := v.shape.Dims
 	if v.whole {
-		v.start = make([]int64, len(v.shape.Dims))
-		v.at, v.size = v.start, v.shape.Dims
+		v.start = make([]int64, len(dims))
+		v.at, v.size = v.start, dims
 	}
-	along := len(v.size) - 1
-	for along > 0 && row*v.size[along] <= most {
-		row *= v.size[along]
+	along := len(dims) - 1
+	for along > 0 && row*dims[along] <= most {
+		row *= dims[along]
 		along--
 	}
 	rows := most / row
-	v.cut = cut{along: along, parts: (v.size[along] + rows - 1) / rows}
+	v.cut = cut{along: along, rows: rows, parts: (v.start[along]+v.size[along]-1)/rows - v.start[along]/rows + 1}
 	v.cut.pieces = v.cut.parts
 	for _, n := range v.size[:along] {
 		v.cut.pieces *= n
@@ -73,8 +76,9 @@ func (v *move) piece(i int64) region {
 		r.at[k] += first
 		r.size[k] = end - first
 	}
-	k, part := v.cut.along, i%v.cut.parts
-	narrow(k, v.size[k]*part/v.cut.parts, v.size[k]*(part+1)/v.cut.parts)
+	k, rows := v.cut.along, v.cut.rows
+	band := (v.start[k]/rows + i%v.cut.parts) * rows
+	narrow(k, max(0, band-v.start[k]), min(v.size[k], band+rows-v.start[k]))
 	for i /= v.cut.parts; k > 0; i /= v.size[k] {
 		k--
 		narrow(k, i%v.size[k], i%v.size[k]+1)
@@ -150,12 +154,9 @@ func regionBytes(r region, wide int64) int64 {
 	return wide
 }
 
-// sliced returns the buffer of a shard from which a move's pieces can be read one by one, nil if they cannot.
-func (v *move) sliced(s *devicequeue.Shard) device.Sliced {
-	if v.cut.pieces == 0 {
-		return nil
-	}
-	if in, ok := bufferOf(s).(device.Sliced); ok && v.region().source(width(v.shape)).IsDense() && in.Dense() {
+// sliced returns a shard's buffer if pieces of it can be read one by one, else nil.
+func sliced(s *devicequeue.Shard) device.Sliced {
+	if in, ok := bufferOf(s).(device.Sliced); ok && in.Dense() {
 		return in
 	}
 	return nil

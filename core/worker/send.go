@@ -22,20 +22,27 @@ import (
 
 // send begins to send the pieces of a part, whose sources are pinned.
 func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) {
-	regions := map[*devicequeue.Shard][]*move{}
-	var order []*devicequeue.Shard
+	type group struct {
+		shard   *devicequeue.Shard
+		regions []*move
+		banded  []*move // those whose pieces go by bands
+	}
+	groups := map[*devicequeue.Shard]*group{}
+	var order []*group
 	for i, v := range l.sends {
 		s := sources[i].Shard
-		if in := v.sliced(s); in != nil {
-			q.sendSlices(g, t, l, s, in, v)
-			continue
+		at := groups[s]
+		if at == nil && (!v.whole || v.cut.pieces > 0) {
+			at = &group{shard: s}
+			groups[s], order = at, append(order, at)
 		}
 		switch {
+		case v.cut.pieces > 0 && sliced(s) != nil && v.region().source(width(v.shape)).IsDense():
+			q.sendSlices(g, t, l, s, sliced(s), v)
+		case v.cut.pieces > 0 && sliced(s) != nil:
+			at.banded = append(at.banded, v)
 		case !v.whole || v.cut.pieces > 0:
-			if regions[s] == nil {
-				order = append(order, s)
-			}
-			regions[s] = append(regions[s], v)
+			at.regions = append(at.regions, v)
 		case v.local == nil:
 			q.push(g, v.source, s, v.peer, v.key(g), q.begins, func(err error) { q.moved(g, t, l, err) })
 		case rowMajor(bufferOf(s)):
@@ -46,8 +53,13 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 			q.copyRows(g, t, l, s, v)
 		}
 	}
-	for _, s := range order {
-		q.sendRegions(g, t, l, s, regions[s])
+	for _, at := range order {
+		if len(at.banded) > 0 {
+			q.sendBands(g, t, l, at.shard, sliced(at.shard), at.banded)
+		}
+		if len(at.regions) > 0 {
+			q.sendRegions(g, t, l, at.shard, at.regions)
+		}
 	}
 }
 

@@ -64,6 +64,15 @@ func (l Layout) Bytes() int64 {
 	return n
 }
 
+// End returns the offset behind the last byte.
+func (l Layout) End() int64 {
+	end := l.Offset + l.Run
+	for _, d := range l.Dims {
+		end += (d.Count - 1) * d.Step
+	}
+	return end
+}
+
 // IsDense reports whether the bytes are contiguous.
 func (l Layout) IsDense() bool { return len(l.Dims) == 0 }
 
