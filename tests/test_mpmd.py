@@ -26,7 +26,7 @@ from pathways.mpmd import _fragments, _shardy, _timetable
 
 WIDTH, ROWS = 8, 4
 HUGE = (1 << 20, 1 << 19)  # float32: 2 TiB, which no machine has
-ON_CLUSTERS = ["1F1B"]  # of the schedules, those that are also tried there
+ON_CLUSTERS = mpmd.SCHEDULES if THOROUGH else ("1F1B",)  # of the schedules, those that are also tried there
 EMBEDDED = pytest.mark.embedded("it is about partitioning, which is the same everywhere")
 
 
