@@ -84,3 +84,50 @@ def test_gradients_go_back_the_way_the_rows_came(mesh):
     x = np.arange(N * N, dtype=np.float32).reshape(N, N)
     want = np.repeat(np.arange(N, dtype=np.float32)[:, None], N, 1)
     np.testing.assert_array_equal(jax.jit(jax.grad(loss))(x), want)
+
+
+def experts(x, router, up, down):
+    """A layer of experts, two a device: each example goes to the device of its expert, and comes back."""
+    logits = x @ router
+    expert = jnp.argmax(logits, -1)
+    order = jnp.argsort(expert)
+    expert = expert[order]
+    sent = jnp.bincount(expert // 2, length=N).astype(jnp.int32)  # by receiver
+    of_all = jax.lax.all_gather(sent, "d")
+    me = jax.lax.axis_index("d")
+    came = of_all[:, me]
+
+    def starts(sizes, axis=0):
+        return (jnp.cumsum(sizes, axis) - sizes).astype(jnp.int32)
+
+    def there(rows, empty):
+        to = starts(of_all)[me]
+        return jax.lax.ragged_all_to_all(rows, empty, starts(sent), sent, to, came, axis_name="d")
+
+    rows = there(x[order], jnp.zeros((N * ROWS, x.shape[1])))
+    which = there(expert, jnp.full(N * ROWS, 2 * me, expert.dtype)) - 2 * me
+    rows = jnp.einsum("rh,rhd->rd", jnp.tanh(jnp.einsum("rd,rdh->rh", rows, up[which])), down[which])
+    to = starts(of_all, 1)[:, me]
+    rows = jax.lax.ragged_all_to_all(rows, jnp.zeros_like(x), starts(came), came, to, sent, axis_name="d")
+    return jnp.zeros_like(x).at[order].set(rows) * jnp.max(jax.nn.softmax(logits), -1, keepdims=True)
+
+
+def test_a_mixture_of_experts_trains_as_on_one_device(mesh):
+    def alone(x, router, up, down):
+        logits = x @ router
+        expert = jnp.argmax(logits, -1)
+        rows = jnp.einsum("rh,rhd->rd", jnp.tanh(jnp.einsum("rd,rdh->rh", x, up[expert])), down[expert])
+        return rows * jnp.max(jax.nn.softmax(logits), -1, keepdims=True)
+
+    rng = np.random.default_rng(0)
+    shapes = (N * ROWS, 16), (16, 2 * N), (2 * N, 16, 24), (2 * N, 24, 16)
+    arrays = [rng.normal(size=shape).astype("f") for shape in shapes]
+    spread = jax.shard_map(
+        experts, mesh=mesh, in_specs=(P("d"), P(), P("d"), P("d")), out_specs=P("d"), check_vma=False
+    )
+
+    def step(layer):
+        return jax.jit(jax.value_and_grad(lambda *a: jnp.mean((layer(*a) - 1) ** 2), argnums=(0, 1, 2, 3)))
+
+    for got, want in zip(jax.tree.leaves(step(spread)(*arrays)), jax.tree.leaves(step(alone)(*arrays)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-6)

@@ -1,6 +1,9 @@
 package bulk
 
 import (
+	"os"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +12,8 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 )
+
+const available = "/proc/sys/net/ipv4/tcp_available_congestion_control"
 
 // sentBy returns how many bytes each stripe to a peer has sent, and whether its line is full.
 func (x *Exchange) sentBy(t *testing.T, peer uint64) (sent []uint64, full bool) {
@@ -29,6 +34,33 @@ func (x *Exchange) sentBy(t *testing.T, peer uint64) (sent []uint64, full bool) 
 	return sent, c.full
 }
 
+// congestion gives the stripes to a peer another algorithm than BBR, and returns a function that says what they have.
+func (x *Exchange) congestion(t *testing.T, peer uint64) func() (now []string) {
+	t.Helper()
+	p := statustest.Value(x.find(peer, false)).OK(t)
+	var stripes []line
+	p.mu.Lock()
+	for _, socket := range p.out.carrier.stripes {
+		stripes = append(stripes, x.line(socket))
+	}
+	p.mu.Unlock()
+	for _, l := range stripes {
+		statustest.OK(t, l.conn.Control(func(fd uintptr) {
+			statustest.OK(t, unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno"))
+		}))
+	}
+	return func() (now []string) {
+		for _, l := range stripes {
+			statustest.OK(t, l.conn.Control(func(fd uintptr) {
+				name := statustest.Value(unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)).OK(t)
+				now = append(now, strings.TrimRight(name, "\x00"))
+			}))
+		}
+		return now
+	}
+}
+
+// A line on which bytes wait takes one stripe, which changes to BBR where they wait long.
 func TestFullLineHasOneStripe(t *testing.T) {
 	for _, kind := range []string{"tcp", "tls"} {
 		t.Run(kind, func(t *testing.T) {
@@ -36,7 +68,9 @@ func TestFullLineHasOneStripe(t *testing.T) {
 			sender, receiver := w.Exchanges[0].(*Exchange), w.Exchanges[1]
 			defer sender.Close()
 			defer receiver.Close()
-			sender.trips = func(int) (trip, shortest time.Duration) { return 4 * time.Millisecond, time.Millisecond }
+			var trip atomic.Int64
+			trip.Store(int64(4 * time.Millisecond))
+			sender.trips = func(int) (_, shortest time.Duration) { return time.Duration(trip.Load()), time.Millisecond }
 			data, id := make([]byte, 4<<20), uint64(0)
 			send := func() {
 				id++
@@ -51,9 +85,10 @@ func TestFullLineHasOneStripe(t *testing.T) {
 				statustest.OK(t, <-came)
 				statustest.OK(t, <-taken)
 			}
-			for full := false; !full; _, full = sender.sentBy(t, 2) {
+			for sent, full := sender.sentBy(t, 2); !full || len(sent) < streams; sent, full = sender.sentBy(t, 2) {
 				send()
 			}
+			congestion := sender.congestion(t, 2)
 			before, _ := sender.sentBy(t, 2)
 			for range 4 {
 				send()
@@ -65,6 +100,15 @@ func TestFullLineHasOneStripe(t *testing.T) {
 					t.Errorf("stripe %d has sent %d bytes", i, sent)
 				}
 			}
+			want := []string{"reno", "reno", "reno", "reno"}
+			statustest.EqualSlices(t, congestion(), want, "where bytes wait for 3 ms, stripes use")
+			if os.Geteuid() != 0 || !strings.Contains(string(statustest.Value(os.ReadFile(available)).OK(t)), calm) {
+				t.Skip("this user or system has no ", calm)
+			}
+			trip.Store(int64(10 * time.Millisecond))
+			send()
+			want[0] = calm
+			statustest.EqualSlices(t, congestion(), want, "where bytes wait for 9 ms, stripes use")
 		})
 	}
 }
