@@ -161,8 +161,8 @@ def figure8(quick):
                 for name, other in (("of one", ("ours", 1)), ("of gloo", ("gloo", count))):
                     each = [a / b for a, b in zip(rates["ours", count], rates[other], strict=True)]
                     of.setdefault(name, {})[str(count)] = cluster.spread(each)
-                ours, theirs = (of[name][str(count)] for name in ("ours", "of gloo"))
-                said = f"{ours['median']:8,.0f}/s, {ratio(theirs)} of JAX with gloo"
+                ours, part = (of[name][str(count)] for name in ("ours", "of gloo"))
+                said = f"{ours['median']:8,.0f}/s, {ratio(part)} of JAX with gloo"
                 print(f"figure 8, {length} ms, {count} clients: {said}", flush=True)
     here = {}
     found = gobench.run("./core/cluster", "^BenchmarkClients$", 1 if quick else 3, "0.3s" if quick else "1s")
