@@ -13,6 +13,7 @@ import (
 // they do. The members are the same code as those in processes of their own.
 type InprocBoard struct {
 	data  []byte
+	unmap sync.Once
 	bells channels
 }
 
@@ -35,8 +36,10 @@ func NewInprocBoard(places int) (*InprocBoard, error) {
 // Errors: INVALID_ARGUMENT where the board has no such place.
 func (b *InprocBoard) Open(place int) (*Board, error) { return newBoard(b.data, place, &b.bells) }
 
-// Close unmaps the memory.
-func (b *InprocBoard) Close() { _ = pages.Unmap(b.data) }
+// Close unmaps the memory. A second Close does nothing: other memory may be in its place.
+func (b *InprocBoard) Close() {
+	b.unmap.Do(func() { _ = pages.Unmap(b.data) })
+}
 
 // channels are the bells of members in one process.
 type channels struct {

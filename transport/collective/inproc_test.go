@@ -5,6 +5,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
@@ -107,4 +110,20 @@ func TestRoundsWakeOneThreadEach(t *testing.T) {
 			engines[i].End(1)
 		}
 	})
+}
+
+// What is mapped where a closed board was stays when the board is closed again.
+func TestSecondCloseOfABoardUnmapsNothing(t *testing.T) {
+	board := statustest.Value(NewInprocBoard(2)).OK(t)
+	at := unsafe.Pointer(unsafe.SliceData(board.data))
+	board.Close()
+	const page, prot = 4096, unix.PROT_READ | unix.PROT_WRITE
+	other, err := unix.MmapPtr(-1, 0, at, page, prot, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE)
+	if err == unix.EEXIST {
+		t.Skip("a thread has memory there already")
+	}
+	statustest.OK(t, err)
+	board.Close()
+	statustest.OKf(t, unix.Madvise(unsafe.Slice((*byte)(other), page), unix.MADV_NORMAL), "of the other memory")
+	statustest.OK(t, unix.MunmapPtr(other, page))
 }
