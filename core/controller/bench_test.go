@@ -26,11 +26,17 @@ type bed struct {
 	workers []uint64 // connections
 	client  uint64
 	conns   uint64
+	memory  int64             // bytes, the limit of each device of workers that join; 0 is none
 	around  func(step func()) // measures, or nil
 }
 
 func newBed(t testing.TB, c Config, workers, devices int) *bed {
-	b := &bed{t: t, st: New(c)}
+	return newBedOf(t, c, workers, devices, 0)
+}
+
+// newBedOf returns a bed whose devices have so many bytes of memory, which the ledger counts; 0 is no limit.
+func newBedOf(t testing.TB, c Config, workers, devices int, memory int64) *bed {
+	b := &bed{t: t, st: New(c), memory: memory}
 	for i := range workers {
 		b.workers = append(b.workers, b.joinWorker("w"+strconv.Itoa(i), devices))
 	}
@@ -44,7 +50,7 @@ func newBed(t testing.TB, c Config, workers, devices int) *bed {
 func (b *bed) joinWorker(name string, devices int) uint64 {
 	offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}}
 	for d := range devices {
-		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), MemoryLimit: b.memory})
 	}
 	b.conns++
 	b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{
@@ -188,14 +194,15 @@ func BenchmarkReport(b *testing.B) {
 }
 
 // One run of a gang over all devices, from the client's frame to its end: decoding,
-// State, and encoding of all that is sent, with a report of each worker by itself. Processor-µs
+// State, and encoding of all that is sent, with a report of each worker by itself. Devices have
+// a limit, so the ledger admits each run. Processor-µs
 // is the thread's processor time of a run, whatever else the machine does. MiB is what the
 // State takes with all its workers, and a program on them.
 func BenchmarkGang(b *testing.B) {
 	for _, n := range []struct{ workers, devices int }{{1, 1}, {16, 1}, {16, 8}, {128, 4}, {512, 4}, {10000, 4}} {
 		b.Run(fmt.Sprintf("workers=%d/devices=%d", n.workers, n.workers*n.devices), func(b *testing.B) {
 			before := heap()
-			d := newBed(b, Config{}, n.workers, n.devices)
+			d := newBedOf(b, Config{}, n.workers, n.devices, 16<<30)
 			d.program(n.workers * n.devices)
 			taken := heap() - before
 			op, object, gang := uint64(1), uint64(1), d.st.gang
@@ -231,6 +238,9 @@ func BenchmarkGang(b *testing.B) {
 			b.StopTimer()
 			if len(d.st.gangs) != 0 || len(d.st.sessions[1].objects) != 1 {
 				b.Fatalf("%d gangs and %d objects are left", len(d.st.gangs), len(d.st.sessions[1].objects))
+			}
+			if use := d.st.ledger.Device(0); use.InUse != 4 || use.Limit == 0 {
+				b.Fatalf("the ledger says %+v, want one float32 below a limit", use)
 			}
 			b.ReportMetric(took.Seconds()*1e6/float64(b.N), "processor-µs")
 			b.ReportMetric(float64(messages)/float64(b.N), "messages/op")

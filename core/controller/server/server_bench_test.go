@@ -37,6 +37,9 @@ type far struct {
 	link *link
 }
 
+// deviceMemory is what workers offer of each device. It holds all that runs, but it is a limit, so the ledger counts.
+const deviceMemory = 16 << 30 // bytes
+
 // newSeat makes a seat whose session has a collective program; or, shared, one without collectives beside another
 // session.
 func newSeat(t testing.TB, sockets, shared bool, workers, devices int) *seat {
@@ -73,7 +76,7 @@ func newSeat(t testing.TB, sockets, shared bool, workers, devices int) *seat {
 	for i := range workers {
 		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}}
 		for d := range devices {
-			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), MemoryLimit: deviceMemory})
 		}
 		s.workers = append(s.workers,
 			s.dial(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}))
