@@ -44,18 +44,23 @@ def page12(data):
     text = ["## Figure 12: two islands", ""]
     text += paragraph(
         f"Data parallel training over two islands of {DEVICES} simulated devices, with a clock of their own, real"
-        " messages and a real control plane: tokens a second as a part of what one island of twice the size does. A"
-        " model has 16 layers, whose backwards take twice as long as their forwards; each device exchanges its part of"
-        " the gradients with its partner in the other island. Rows are by the time that this takes on the network, as a"
-        " part of the time that a step computes. More is better."
+        " messages and a real control plane. A model has 16 layers, whose backwards take twice as long as their"
+        " forwards; each device exchanges its part of the gradients with its partner in the other island. Cells are the"
+        " part of the time that devices compute: what they are told that 32 steps compute, by what the steps took. One"
+        " island of twice the size would exchange nothing and take the former; it is not run. A test in Go submits"
+        " the steps, as a stand-in for the examples' library, which runs in the rows of this machine below."
+        " Rows are by the time that the exchange takes on the network, as a part of the time that a step"
+        " computes. More is better."
     )
     rows = [[f"{float(send):g}", *(f"{of[way]:.1%}" for way in WAYS)] for send, of in data.items()]
     text += [table(["sending / computing", *WAYS.values()], rows), "", "![figure 12](figure12.png)", ""]
     if PAPERS in data:
         at = data[PAPERS]
         said = f"at {PAPERS}, the ratio at which the paper has 97 %"
-        text.append(verdict(f"Overlapped, {said}: {at['overlapped']:.1%} (target 97 %)", at["overlapped"] >= 0.97))
-        text.append(verdict(f"Across steps, {said}: {at['late']:.1%} (target 99 %)", at["late"] >= 0.99))
+        text.append(
+            verdict(f"Simulated, overlapped, {said}: {at['overlapped']:.1%} (target 97 %)", at["overlapped"] >= 0.97)
+        )
+        text.append(verdict(f"Simulated, across steps, {said}: {at['late']:.1%} (target 99 %)", at["late"] >= 0.99))
         text.append("")
     text += paragraph(
         "*Sent after the backward*, as in the paper and PaLM, costs what the network takes. *During it*, a layer's"

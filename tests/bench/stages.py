@@ -31,6 +31,9 @@ STEPS = 8
 # What is run on this machine's clock: {milliseconds of a forward, or half of a backward: microbatches}.
 SLEEPS = {20: MICROBATCHES, 100: MICROBATCHES}
 REAL_TIME = ("chrt", "--rr", "10")
+# How far the median steps of two rows of zb-h2 or zbv with ops of 20 ms lie apart, as parts of a step: 53 rows had 0.8
+# to 1.3 %. What costs time there is the same for longer ops, so of these it is a smaller part.
+BETWEEN_ROWS = {20: 0.005, 100: 0.001}
 SLOW = 1.5  # how long ops of the last place take where places are uneven, in ops of the others
 
 
@@ -178,8 +181,13 @@ def real_verdicts(ms, data):
             " rest are longer delays now and then, and between steps."
         )
         whole = listed(one["mean"] for one in of)
-        said = f"{ms} ms, {name}, a row of steps: at most {most:.1%} idle (target 1 %), the whole row {whole} %"
-        yield verdict(said, most < 0.01, why)
+        apart = BETWEEN_ROWS[ms]
+        unclear = most + apart > 0.01 > most - apart
+        about = "about 1 % idle, in this run " if unclear else ""
+        said = f"{ms} ms, {name}, a row of steps: {about}at most {most:.1%} idle (target 1 %), the whole row {whole} %"
+        if unclear:
+            said += f"; one row differs from another by up to {100 * apart:.1f} points"
+        yield verdict(said, most < 0.01 and not unclear, "" if unclear else why, unclear)
 
 
 def listed(parts):
@@ -209,6 +217,9 @@ def against_spmd(data):
         want = PAPERS[p, m] / SPMD
         said = f"{p} places, {m} microbatches: {best} is {times(at, best):.3f} × SPMD (target {want:.3f})"
         text.append(verdict(said, times(at, best) >= want))
+        same, other = (times(at, name) for name in ("gpipe", "1f1b"))
+        said = f"gpipe, the paper's schedule, is {same:.3f} × SPMD, 1f1b {other:.3f} × (target {want:.3f})"
+        text.append(verdict(f"{p} places, {m} microbatches: {said}", min(same, other) >= want))
     allowed = ", ".join(f"{(1 - at['gpipe']['planned']) / (1 - COLLECTIVES):.3f}" for at in sizes.values())
     limit = paragraph(
         f"By this arithmetic the timetable of gpipe and 1f1b allows {allowed}, no more. The paper's pipelines of 8 and"
