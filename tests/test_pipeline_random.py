@@ -1,21 +1,18 @@
 """Random pipelines give the loss and gradients of their model, in every schedule that fits them.
 
-PATHWAYS_SEED=n tries the pipelines of the seeds from n on.
+PATHWAYS_SEED=n tries the pipelines of the seeds from n on; without it, each run draws others, and says which.
 """
-
-import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pathways
 import pytest
-from conftest import THOROUGH
+from conftest import ADDRESS, SEED, THOROUGH
 from pathways._schedule import NAMES
 
-FIRST = int(os.environ.get("PATHWAYS_SEED", "0"))
 # Each is compiled anew, which is all that takes time.
-SEEDS = range(FIRST, FIRST + (30 if THOROUGH else 1 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 3))
+SEEDS = range(SEED, SEED + (30 if THOROUGH else 1 if ADDRESS else 3))
 
 # The places of stages: there and back, again, and one each.
 LAYOUTS = [0, 1, 1, 0], [0, 1, 0, 1], [0, 1, 2]
