@@ -3,10 +3,14 @@
 package schedule
 
 import (
+	"flag"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 )
+
+var overlapDraws = flag.Int("overlap-draws", 150, "how many random sets of tenants with different devices are tried")
 
 // overlapping adds up to six busy tenants of random weights with gangs of random lengths to a bench, each of which uses
 // some devices in a row, together or apart. It returns the longest gang.
@@ -47,13 +51,13 @@ func (b *bench) leastPart(l *load) float64 {
 }
 
 // Tenants that use different devices, which overlap, have their parts over ten seconds: within two points or one
-// longest gang in nine of ten random draws, and never less by much.
+// longest gang in nine of ten random draws, and never less by much. Both are true of the default number of draws alone:
+// of 2,000, 211 miss more, and one tenant has 3.5 % instead of 16.7 % (docs/guides/sharing.md).
 func TestFairSharesOfTenantsWithDifferentDevices(t *testing.T) {
-	const (
-		draws = 150
-		span  = 10 * second
-	)
+	const span = 10 * second
+	draws := *overlapDraws
 	short, sum := 0, 0.0
+	var worst struct{ got, part float64 }
 	for seed := range uint64(draws) {
 		choose := rand.New(rand.NewPCG(seed, 1))
 		b := newBench(t, &Fair{Gangs: 512}, 2+choose.IntN(3))
@@ -62,8 +66,11 @@ func TestFairSharesOfTenantsWithDifferentDevices(t *testing.T) {
 		missed := 0.0
 		for _, l := range b.loads {
 			got := float64(took[l.session]) / float64(l.devices.Len()) / span
-			missed = max(missed, b.leastPart(l)-got)
-			if least := b.leastPart(l); got < 0.5*least-0.02 {
+			least := b.leastPart(l)
+			if missed = max(missed, least-got); least-got > worst.part-worst.got {
+				worst.got, worst.part = got, least
+			}
+			if got < 0.5*least-0.02 {
 				t.Errorf("draw %d: tenant %+v got %.1f %% of devices %v, expected at least %.1f %%", seed, *l.tenant, 100*got,
 					l.devices, 100*least)
 			}
@@ -73,11 +80,12 @@ func TestFairSharesOfTenantsWithDifferentDevices(t *testing.T) {
 			sum += beyond
 		}
 	}
-	t.Logf("in %d of %d draws a tenant misses more than is allowed for, by %.2f points on average of all", short, draws,
-		100*sum/draws)
-	if short > draws/10 || sum > 0.004*draws {
-		t.Errorf("in %d of %d draws a tenant misses more of its part than is allowed for, by %.2f points on average of all",
-			short, draws, 100*sum/draws)
+	said := fmt.Sprintf("in %d of %d draws a tenant misses more of its part than is allowed for, by %.2f points on average of"+
+		" all; in the worst one it gets %.1f %% instead of %.1f %%", short, draws, 100*sum/float64(draws), 100*worst.got,
+		100*worst.part)
+	t.Log(said)
+	if short > draws/10 || sum > 0.004*float64(draws) {
+		t.Error(said)
 	}
 }
 
