@@ -102,8 +102,8 @@ func costsOf(t *testing.T) (costs []time.Duration) {
 	return costs
 }
 
-// Four tenants that always want more get their shares of device time: within 2 % of it over all of the time, and within
-// 5 % over any second.
+// Four tenants that always want more get their shares of device time: over all of the time within two points of what
+// the device computed, and over any second within five.
 func TestTenantsGetTheirSharesOfDeviceTime(t *testing.T) {
 	for _, weights := range [][]float64{{1, 1, 1, 1}, {1, 2, 4, 8}} {
 		t.Run(fmt.Sprintf("weights=%v", weights), func(t *testing.T) {
@@ -154,8 +154,8 @@ func tenantsOf(t testing.TB, weights []float64, token func(path string) (string,
 	return table
 }
 
-// distance is how far what a tenant got of a device's time is from its share: as a part of the device's time, and as
-// a part of the share.
+// distance is how far what a tenant got of the time that a device computed is from its share: as a part of that time,
+// and as a part of the share.
 type distance struct{ points, ofShare float64 }
 
 // furthest returns the largest distances of any tenant between two times. Sessions are numbered in the order of the
@@ -194,30 +194,4 @@ func (m *stream) runUntil(b testing.TB, stop <-chan struct{}) {
 		}
 		m.start()
 	}
-}
-
-// did is what a device did, in nanoseconds.
-type did struct {
-	session    uint32
-	begin, end int64
-}
-
-// firstDevice returns what the first device does for so long.
-func firstDevice(l *cluster.Local, during time.Duration) (all []did) {
-	after := uint64(0)
-	for begun := time.Now(); time.Since(begun) < during+2*time.Second; time.Sleep(time.Second) {
-		t := l.Timeline(&wire.Look{Most: 1, After: after})
-		after = t.Newest
-		for _, m := range t.Rows[0].Doing {
-			for _, lane := range m.Lanes {
-				at := m.AheadNs
-				for i, session := range lane.Sessions {
-					begin := at + int64(lane.GapNs[i])
-					at = begin + int64(lane.Ns[i])
-					all = append(all, did{session, begin, at})
-				}
-			}
-		}
-	}
-	return all
 }

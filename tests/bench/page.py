@@ -21,13 +21,13 @@ def rate(got):
     return f"{got['median']:,.0f}" if got else "–"
 
 
-def verdict(text, reached, why="", unclear=False):
-    """A target and what became of it; where it is missed, what is known of the distance.
+def verdict(text, reached, why=""):
+    """A target and what became of it; where it is missed, what is known of the distance."""
+    return f"- {text}: {became(reached)}{'' if reached or not why else '. ' + why}"
 
-    Unclear: what was measured differs by as much from one time to the next.
-    """
-    became = "reached" if reached else "within the spread" if unclear else "missed"
-    return f"- {text}: **{became}**{'' if reached or not why else '. ' + why}"
+
+def became(reached):
+    return f"**{'reached' if reached else 'missed'}**"
 
 
 def on(workers):
