@@ -118,7 +118,7 @@ func TestTenantsGetTheirSharesOfDeviceTime(t *testing.T) {
 					}), name, *clockWorkers**clockEach, costsOf(t)[0])
 					running.Go(func() { m.runUntil(t, stop) })
 				}
-				did := firstDevice(l, time.Duration(*clockSeconds+1)*time.Second)
+				did := firstDevice(l, 0, time.Duration(*clockSeconds+1)*time.Second)
 				close(stop)
 				running.Wait()
 				const sec = int64(time.Second)
