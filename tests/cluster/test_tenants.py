@@ -55,9 +55,9 @@ def share(cluster: Cluster, least: float, most: float) -> None:
         after = used()
         return (after["research"] - before["research"]) / max(1, after["students"] - before["students"])
 
-    # On a busy machine a client may come too late to have more queued, and then lets the other one by. So the bounds are
-    # wide, and one of five tries is enough: they tell the weights of the file from those before, and from none, by which
-    # the ratio is 1. How exact shares are, tests of core/schedule and core/cluster check, on clocks of their own.
+    # On a busy machine a client may come too late to have more queued, and then lets the other one by. So the bounds
+    # are wide, and one of five tries is enough: they tell the weights of the file from those before, and from none, by
+    # which the ratio is 1. How exact shares are, tests of core/schedule and core/cluster check, on their own clocks.
     ratios: list[float] = []
     while not ratios or not least < ratios[-1] < most:
         assert len(ratios) < 5, ratios
