@@ -205,8 +205,9 @@ func BenchmarkWatching(b *testing.B) {
 	site := watch.New(watch.Config{Source: l, Open: true})
 	defer site.Close()
 	looks := func() {
-		l.Answer(new(wire.Ask), wire.Viewer{})                                            // what the history has made, each second
-		if _, err := proto.Marshal(l.Answer(watch.Recent(), wire.Viewer{})); err != nil { // top
+		l.Answer(new(wire.Ask), wire.Viewer{}) // what the history has made, each second
+		top := l.Answer(watch.Recent(), wire.Viewer{})
+		if _, err := proto.Marshal(top); err != nil {
 			b.Error(err)
 		}
 		for _, path := range []string{"/metrics", "/api/status", "/api/history", "/api/events", "/api/timeline"} {

@@ -80,9 +80,9 @@ func TestFairSharesOfTenantsWithDifferentDevices(t *testing.T) {
 			sum += beyond
 		}
 	}
-	said := fmt.Sprintf("in %d of %d draws a tenant misses more of its part than is allowed for, by %.2f points on average of"+
-		" all; in the worst one it gets %.1f %% instead of %.1f %%", short, draws, 100*sum/float64(draws), 100*worst.got,
-		100*worst.part)
+	said := fmt.Sprintf("in %d of %d draws a tenant misses more of its part than is allowed for, by %.2f points on"+
+		" average of all; in the worst one it gets %.1f %% instead of %.1f %%", short, draws, 100*sum/float64(draws),
+		100*worst.got, 100*worst.part)
 	t.Log(said)
 	if short > draws/10 || sum > 0.004*float64(draws) {
 		t.Error(said)
