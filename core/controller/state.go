@@ -140,7 +140,7 @@ type Event struct {
 	cut     *cut                  // of a Transfer's: what it was taken apart to; nil: Step does it
 	at      *place                // of a Put's: its devices, not the session's yet; nil: Step makes it
 	trace   *wholeTrace           // of the last part of a Trace: the whole; nil: Step puts it together
-	meet    *meeting              // of Meet; of others: whom Introduce has yet to tell; nil: nobody, or see cut and sketch
+	meet    *meeting              // of a Meet; of a Put or Compile: the workers that Introduce has not told yet
 	search  *placement.ViewSearch // of a Join of a client that wants so many devices; nil: Step does it
 }
 

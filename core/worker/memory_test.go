@@ -19,8 +19,14 @@ import (
 func limited(t *testing.T, workers, each, vectors int, programs ...sim.Program) *world {
 	t.Helper()
 	memory := int64(16 * vectors)
-	w := &world{script: start(t, simDrivers(t, workers, each, sim.Options{Memory: memory}),
-		func(c *worker.Config) { c.MemoryLimit = memory })}
+	return worldOf(t, workers, each, sim.Options{Memory: memory},
+		func(c *worker.Config) { c.MemoryLimit = memory }, programs...)
+}
+
+// worldOf starts workers with simulated devices, which have compiled programs 1, 2 … for all of these.
+func worldOf(t testing.TB, workers, each int, o sim.Options, set func(*worker.Config), programs ...sim.Program) *world {
+	t.Helper()
+	w := &world{script: start(t, simDrivers(t, workers, each, o), set)}
 	for d := range workers * each {
 		w.devices = append(w.devices, d)
 	}

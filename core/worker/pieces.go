@@ -141,17 +141,10 @@ func (s *stream) fail(err error) {
 	s.g.fail(s.q.moving(s.g, err))
 	if s.v.out == s.q && s.next < s.v.cut.pieces { // the receiver may wait for the next
 		s.under++
-		s.q.w.config.Exchange.Push(s.v.peer, s.v.pieceKey(s.g, s.next), regionBytes(s.v.piece(s.next), width(s.v.shape)),
+		s.q.w.config.Exchange.Push(s.v.peer, s.v.pieceKey(s.g, s.next), s.v.piece(s.next).source(width(s.v.shape)).Bytes(),
 			func(_ []byte, written func(error)) { written(err) }, s.ended)
 		s.next++
 	}
-}
-
-func regionBytes(r region, wide int64) int64 {
-	for _, n := range r.size {
-		wide *= n
-	}
-	return wide
 }
 
 // sliced returns a shard's buffer if pieces of it can be read one by one, else nil.
@@ -195,7 +188,7 @@ func (q *queue) sendSlices(g *gang, t *transfer, l *leg, s *devicequeue.Shard, i
 func (q *queue) sendPieces(g *gang, v *move, fill func(r region, dst []byte, written func(error)), done func(error)) {
 	s := &stream{q: q, g: g, v: v, done: done}
 	s.begin = func(i int64, r region) {
-		q.w.config.Exchange.Push(v.peer, v.pieceKey(g, i), regionBytes(r, width(v.shape)),
+		q.w.config.Exchange.Push(v.peer, v.pieceKey(g, i), r.source(width(v.shape)).Bytes(),
 			func(dst []byte, written func(error)) {
 				if err := g.failure(); err != nil {
 					written(err)
@@ -244,7 +237,7 @@ func (q *queue) getPieces(g *gang, t *transfer, l *leg, v *move, landing []byte)
 			x.ExpectPart(v.peer, v.pieceKey(g, i), transport.Part{Data: landing, At: at}, s.ended)
 			return
 		}
-		x.Expect(v.peer, v.pieceKey(g, i), regionBytes(r, wide), nil, func(b transport.Block, err error) {
+		x.Expect(v.peer, v.pieceKey(g, i), at.Bytes(), nil, func(b transport.Block, err error) {
 			if err != nil {
 				s.ended(err)
 				return

@@ -19,16 +19,7 @@ import (
 // inPieces is a world of workers whose long moves go in pieces of so many bytes.
 func inPieces(t testing.TB, workers, each int, piece int64, o sim.Options, programs ...sim.Program) *world {
 	t.Helper()
-	w := &world{script: start(t, simDrivers(t, workers, each, o), func(c *worker.Config) { c.Piece = piece })}
-	for d := range workers * each {
-		w.devices = append(w.devices, d)
-	}
-	w.all = w.of(w.devices)
-	for id, p := range programs {
-		statustest.OK(t, w.compile(1, uint64(id+1), p.Source(), sim.CompileOptions(w.devices),
-			w.devices...).Status.Err())
-	}
-	return w
+	return worldOf(t, workers, each, o, func(c *worker.Config) { c.Piece = piece }, programs...)
 }
 
 // numbers returns f32s that differ.

@@ -25,7 +25,8 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 	type group struct {
 		shard   *devicequeue.Shard
 		regions []*move
-		banded  []*move // those whose pieces go by bands
+		banded  []*move       // those whose pieces go by bands
+		source  device.Sliced // of these
 	}
 	groups := map[*devicequeue.Shard]*group{}
 	var order []*group
@@ -36,10 +37,15 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 			at = &group{shard: s}
 			groups[s], order = at, append(order, at)
 		}
+		var in device.Sliced
+		if v.cut.pieces > 0 {
+			in = sliced(s)
+		}
 		switch {
-		case v.cut.pieces > 0 && sliced(s) != nil && v.region().source(width(v.shape)).IsDense():
-			q.sendSlices(g, t, l, s, sliced(s), v)
-		case v.cut.pieces > 0 && sliced(s) != nil:
+		case in != nil && v.region().source(width(v.shape)).IsDense():
+			q.sendSlices(g, t, l, s, in, v)
+		case in != nil:
+			at.source = in
 			at.banded = append(at.banded, v)
 		case !v.whole || v.cut.pieces > 0:
 			at.regions = append(at.regions, v)
@@ -55,7 +61,7 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 	}
 	for _, at := range order {
 		if len(at.banded) > 0 {
-			q.sendBands(g, t, l, at.shard, sliced(at.shard), at.banded)
+			q.sendBands(g, t, l, at.shard, at.source, at.banded)
 		}
 		if len(at.regions) > 0 {
 			q.sendRegions(g, t, l, at.shard, at.regions)

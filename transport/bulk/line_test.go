@@ -34,7 +34,8 @@ func (x *Exchange) sentBy(t *testing.T, peer uint64) (sent []uint64, full bool) 
 	return sent, c.full
 }
 
-// congestion gives the stripes to a peer another algorithm than BBR, and returns a function that says what they have.
+// congestion sets another congestion control than BBR on the stripes to a peer, and returns a function that reads which
+// one each has.
 func (x *Exchange) congestion(t *testing.T, peer uint64) func() (now []string) {
 	t.Helper()
 	p := statustest.Value(x.find(peer, false)).OK(t)

@@ -41,8 +41,8 @@ func Map(fd int, size int64, prot, flags int) ([]byte, error) {
 	return unsafe.Slice((*byte)(at), size), nil
 }
 
-// Unmap unmaps what Map has returned. Unlike unix.Munmap it does so a second time as well, whatever is there by then:
-// nobody may call it twice.
+// Unmap unmaps what Map has returned. Call it once: unlike unix.Munmap, it does not notice a second call, which unmaps
+// whatever is at that address by then.
 func Unmap(data []byte) error {
 	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(data)), uintptr(len(data)))
 }
