@@ -32,6 +32,7 @@ import (
 	"context"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
 )
 
 // Kind is a kind of device that this machine may have, before any client of it
@@ -207,6 +208,17 @@ type Incoming interface {
 	Write(data []byte, offset int64) (Event, error)
 	// Close ends the writing. If bytes are missing, the buffer has failed. A second Close does nothing.
 	Close()
+}
+
+// CheckPiece is for drivers: it refuses a piece that is not within an array.
+//
+// Errors: INVALID_ARGUMENT.
+func CheckPiece(s shape.Shape, data []byte, offset int64) error {
+	if all := s.HostBytes(); offset < 0 || offset > all || int64(len(data)) > all-offset {
+		return status.New(status.InvalidArgument, "a piece of %d bytes at %d of an array of %s, which has %d", len(data),
+			offset, s, all)
+	}
+	return nil
 }
 
 // Executable is a compiled, loaded computation.

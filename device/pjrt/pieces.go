@@ -51,7 +51,7 @@ func (b *Buffer) Dense() bool {
 
 // Slice implements device.Sliced.
 func (b *Buffer) Slice(dst []byte, offset int64) (device.Event, error) {
-	if err := inside(b.shape, dst, offset); err != nil {
+	if err := device.CheckPiece(b.shape, dst, offset); err != nil {
 		return nil, err
 	}
 	if err := b.useContents(); err != nil {
@@ -69,15 +69,6 @@ func (b *Buffer) slice(dst []byte, offset int64) (device.Event, error) {
 		return nil, err
 	}
 	return c.event(raw, work, nil), nil
-}
-
-// inside refuses a piece that is not within an array.
-func inside(s shape.Shape, data []byte, offset int64) error {
-	if all := s.HostBytes(); offset < 0 || offset > all || int64(len(data)) > all-offset {
-		return status.New(status.InvalidArgument, "a piece of %d bytes at %d of an array of %s, which has %d", len(data),
-			offset, s, all)
-	}
-	return nil
 }
 
 // incoming is a device.Incoming, by the plugin's transfer manager. That lives until Close and all writes have ended.
@@ -134,7 +125,7 @@ func (in *incoming) Buffer() device.Buffer { return in.to }
 // Write implements device.Incoming.
 func (in *incoming) Write(data []byte, offset int64) (device.Event, error) {
 	s, c := in.to.shape, in.to.client
-	if err := inside(s, data, offset); err != nil {
+	if err := device.CheckPiece(s, data, offset); err != nil {
 		return nil, err
 	}
 	in.mu.Lock()

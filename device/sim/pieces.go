@@ -16,7 +16,7 @@ func (b *buffer) Dense() bool { return true }
 
 // Slice implements device.Sliced.
 func (b *buffer) Slice(dst []byte, offset int64) (device.Event, error) {
-	if err := inside(b.shape, dst, offset); err != nil {
+	if err := device.CheckPiece(b.shape, dst, offset); err != nil {
 		return nil, err
 	}
 	is := b.on.drv.is
@@ -54,15 +54,6 @@ func (b *buffer) Slice(dst []byte, offset int64) (device.Event, error) {
 		})
 	})
 	return e, nil
-}
-
-// inside refuses a piece that is not within an array.
-func inside(s shape.Shape, data []byte, offset int64) error {
-	if all := s.HostBytes(); offset < 0 || offset > all || int64(len(data)) > all-offset {
-		return status.New(status.InvalidArgument, "a piece of %d bytes at %d of an array of %s, which has %d", len(data),
-			offset, s, all)
-	}
-	return nil
 }
 
 // turn returns how long it takes until a piece of so many bytes is copied, behind those before it. The caller holds the
@@ -121,7 +112,7 @@ func (in *incoming) Buffer() device.Buffer { return in.to }
 // Write implements device.Incoming.
 func (in *incoming) Write(data []byte, offset int64) (device.Event, error) {
 	b := in.to
-	if err := inside(b.shape, data, offset); err != nil {
+	if err := device.CheckPiece(b.shape, data, offset); err != nil {
 		return nil, err
 	}
 	is := b.on.drv.is
