@@ -283,6 +283,11 @@ type field struct {
 
 // nextField reads the first field of a message, and returns what follows it.
 func nextField(b []byte) (f field, rest []byte, err error) {
+	if len(b) >= 2 && b[0]&7 == byte(protowire.BytesType) && b[0]>>3-1 < 15 && b[1] < 1<<7 && int(b[1]) <= len(b)-2 {
+		// As most are: tag and length take a byte each.
+		end := 2 + int(b[1])
+		return field{number: protowire.Number(b[0] >> 3), kind: protowire.BytesType, bytes: b[2:end:end]}, b[end:], nil
+	}
 	number, kind, n := protowire.ConsumeTag(b)
 	if n < 0 {
 		return f, nil, protowire.ParseError(n)
@@ -315,7 +320,11 @@ func parseNumbers[T uint32 | uint64](to []T, f field) ([]T, error) {
 		}
 		return to, nil
 	}
-	for packed := f.bytes; len(packed) > 0; {
+	return parsePacked(to, f.bytes)
+}
+
+func parsePacked[T uint32 | uint64](to []T, packed []byte) ([]T, error) {
+	for len(packed) > 0 {
 		v, n := protowire.ConsumeVarint(packed)
 		if n < 0 {
 			return to, protowire.ParseError(n)
