@@ -478,7 +478,7 @@ const putAtOnce = 16 << 10
 // slow client does not delay others. It does not wait for bytes that come with the put's message while no other session
 // uses the same workers, since waiting costs a message from a worker and another one to it.
 func (st *State) awaitPut(o *object) {
-	if o.put == 0 || st.gangs[o.put] == nil {
+	if o.put == 0 || st.gangs.Get(o.put) == nil {
 		o.put = 0
 		return
 	}

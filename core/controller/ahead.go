@@ -330,7 +330,7 @@ func (s *session) sweepFrees() {
 // mayPass reports whether a fetch may go past a held gang and the operations that are queued before it.
 func (st *State) mayPass(s *session, f passer) bool {
 	o := s.objects[f.object]
-	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil || s.makes(f.object) {
+	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs.Get(o.put) != nil || s.makes(f.object) {
 		return false
 	}
 	g := &gang{s: s}

@@ -52,8 +52,8 @@ func TestEndsLookAtNothingThatIsQueued(t *testing.T) {
 		s.queue[i].message = queued[i]
 	}
 	b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}})
-	for len(b.st.gangs) > 0 {
-		for gang := range b.st.gangs {
+	for b.st.gangs.Len() > 0 {
+		for gang := range b.st.gangs.All() {
 			b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{gang}})
 		}
 		statustest.OK(t, b.st.Check())
@@ -248,7 +248,7 @@ func TestManyPutsPassInParts(t *testing.T) {
 	for op := uint64(4); op < 4+puts; op++ {
 		put(op)
 	}
-	statustest.MustEqual(t, len(b.st.gangs), 1, "operations are under way")
+	statustest.MustEqual(t, b.st.gangs.Len(), 1, "operations are under way")
 	b.st.Weigh(atOnce * weightOfOne)
 	passed := 0
 	actions := b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}})
@@ -288,7 +288,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{2}})
 	put(b.client, 4, 1, 0)
 	put(b.client, 5, 1, 1)
-	statustest.MustEqual(t, len(b.st.gangs), 1, "operations are under way")
+	statustest.MustEqual(t, b.st.gangs.Len(), 1, "operations are under way")
 	var got []uint64
 	for _, a := range b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}}) {
 		if a.Kind != Send || a.Wire != wire.KindDispatch {

@@ -85,7 +85,7 @@ func (st *State) Survey(ev *Event) (work func()) {
 	if ev.Kind == Join {
 		return st.surveyJoin(ev)
 	}
-	c := st.conns[ev.Conn]
+	c := st.conns.Get(ev.Conn)
 	if c == nil || c.s == nil {
 		return nil
 	}

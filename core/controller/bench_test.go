@@ -236,8 +236,8 @@ func BenchmarkGang(b *testing.B) {
 			}
 			took := processorTime(b) - begun
 			b.StopTimer()
-			if len(d.st.gangs) != 0 || len(d.st.sessions[1].objects) != 1 {
-				b.Fatalf("%d gangs and %d objects are left", len(d.st.gangs), len(d.st.sessions[1].objects))
+			if d.st.gangs.Len() != 0 || len(d.st.sessions[1].objects) != 1 {
+				b.Fatalf("%d gangs and %d objects are left", d.st.gangs.Len(), len(d.st.sessions[1].objects))
 			}
 			if use := d.st.ledger.Device(0); use.InUse != 4 || use.Limit == 0 {
 				b.Fatalf("the ledger says %+v, want one float32 below a limit", use)
@@ -283,7 +283,7 @@ func BenchmarkTickWhileAWorkerIsSilent(b *testing.B) {
 					bed.say(bed.client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: scalar, Devices: []uint32{c.on - 1}})
 				}
 			}
-			if n := len(bed.st.gangs); n != gangs {
+			if n := bed.st.gangs.Len(); n != gangs {
 				b.Fatalf("%d gangs are under way, want %d", n, gangs)
 			}
 			tick := func() { // all but the last are heard of
@@ -301,7 +301,7 @@ func BenchmarkTickWhileAWorkerIsSilent(b *testing.B) {
 				bed.step(Event{Kind: Tick})
 			}
 			b.StopTimer()
-			if n := len(bed.st.gangs); n != gangs {
+			if n := bed.st.gangs.Len(); n != gangs {
 				b.Fatalf("%d gangs are under way after the ticks, want %d", n, gangs)
 			}
 		})

@@ -47,7 +47,7 @@ func TestDeviceTimeOfARunIsChargedAfterTheEndOfItsSession(t *testing.T) {
 	b := newBed(t, Config{}, 2, 1)
 	b.program(2)
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})
-	tenant, is := b.st.conns[b.client].s.tenant, b.st.islands[0]
+	tenant, is := b.st.conns.Get(b.client).s.tenant, b.st.islands[0]
 	b.say(b.client, wire.KindGoodbye, &wire.Goodbye{})
 	for i, busy := range []uint64{3e9, 5e9} {
 		if tenant.spent != 0 || is.sched.Running() != 1 {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/openpathways/pathways/core/series"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -91,7 +92,7 @@ func (a *audit) say(format string, args ...any) {
 
 func (a *audit) gangs() {
 	busy := make([]uint32, len(a.st.workers))
-	for n, g := range a.st.gangs {
+	for n, g := range a.st.gangs.All() {
 		a.underWay[g.s]++
 		if g.err == nil { // otherwise the client knows
 			a.untold[g.s]++
@@ -125,8 +126,8 @@ func (a *audit) kept() {
 			gangs[k]++
 		}
 	}
-	for _, all := range []map[uint64]*gang{a.st.gangs, a.st.leaving} {
-		for _, g := range all {
+	for _, all := range []*series.Of[gang]{&a.st.gangs, &a.st.leaving} {
+		for _, g := range all.All() {
 			count(g)
 		}
 	}
@@ -147,7 +148,7 @@ func (a *audit) kept() {
 }
 
 func (a *audit) session(s *session) {
-	if s.conn != 0 && (a.st.conns[s.conn] == nil || a.st.conns[s.conn].s != s) {
+	if s.conn != 0 && (a.st.conns.Get(s.conn) == nil || a.st.conns.Get(s.conn).s != s) {
 		a.say("session %d has connection %d, which is not its own", s.id, s.conn)
 	}
 	if s.out != a.underWay[s] {
@@ -316,7 +317,7 @@ func (a *audit) use(s *session) {
 			}
 		}
 	}
-	for _, g := range a.st.gangs {
+	for _, g := range a.st.gangs.All() {
 		if g.s == s {
 			add(g.place)
 		}
@@ -363,7 +364,7 @@ func (a *audit) memory(s *session) {
 	listed := 0
 	for _, all := range []*gangs{&s.readers, &s.putters} {
 		for g := all.first; g != nil; g = g.behind {
-			if a.st.gangs[g.number] != g || g.behind != nil && g.behind.turn <= g.turn || s.listOf(g) != all {
+			if a.st.gangs.Get(g.number) != g || g.behind != nil && g.behind.turn <= g.turn || s.listOf(g) != all {
 				a.say("session %d lists gang %d as under way, or in the wrong order", s.id, g.number)
 			}
 			listed++
@@ -377,8 +378,8 @@ func (a *audit) memory(s *session) {
 // code counts again which gangs and programs use code, and compares that with the ledger.
 func (a *audit) code() {
 	runs, loaded := map[*resident]int{}, map[*compiled]map[int]int{}
-	for _, gangs := range []map[uint64]*gang{a.st.gangs, a.st.leaving} {
-		for _, g := range gangs {
+	for _, gangs := range []*series.Of[gang]{&a.st.gangs, &a.st.leaving} {
+		for _, g := range gangs.All() {
 			runs[g.code]++
 		}
 	}
@@ -468,7 +469,7 @@ func (a *audit) workers() {
 			continue
 		case w.gone == nil:
 			present++
-			if c := a.st.conns[w.to[0]]; c == nil || c.w != w {
+			if c := a.st.conns.Get(w.to[0]); c == nil || c.w != w {
 				a.say("worker %s has connection %d, which is not its own", w.name, w.to[0])
 			}
 		case w.views == 0:

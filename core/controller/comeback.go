@@ -289,7 +289,7 @@ func (r *rebuilding) session(s *session) {
 			}
 		}
 		if err != nil {
-			st.expel(st.conns[s.conn], err)
+			st.expel(st.conns.Get(s.conn), err)
 			return
 		}
 		for _, op := range m.Pending {
@@ -299,13 +299,13 @@ func (r *rebuilding) session(s *session) {
 	for _, m := range said {
 		err := r.frames(s, m.Frames)
 		if err != nil {
-			st.expel(st.conns[s.conn], err)
+			st.expel(st.conns.Get(s.conn), err)
 			return
 		}
 		s.last = max(s.last, m.Last)
 	}
 	if err := r.lacksSlice(s); err != nil {
-		st.expel(st.conns[s.conn], err)
+		st.expel(st.conns.Get(s.conn), err)
 	}
 }
 
@@ -476,7 +476,7 @@ func (r *rebuilding) goOn(s *session) {
 			continue
 		}
 		if err := r.st.fromClient(s, &one.ev); err != nil {
-			r.st.expel(r.st.conns[s.conn], err)
+			r.st.expel(r.st.conns.Get(s.conn), err)
 			return
 		}
 	}
@@ -509,7 +509,7 @@ func (r *rebuilding) forgetPrograms(s *session) {
 		return
 	}
 	if err := r.st.forgetLater(s, &Event{Wire: wire.KindForget, Message: m, kept: true}, m); err != nil {
-		r.st.expel(r.st.conns[s.conn], err)
+		r.st.expel(r.st.conns.Get(s.conn), err)
 	}
 }
 
@@ -566,13 +566,13 @@ func (st *State) readmit(g *gang, k *known) {
 func (st *State) endParts(g *gang, k *known, late set) {
 	number := g.number
 	for _, e := range k.ends {
-		if st.gangs[number] == g {
+		if st.gangs.Get(number) == g {
 			st.through(g, e.w, e.Busy, e.Failed.Err())
 		}
 	}
 	for _, slot := range g.to.all() {
 		switch w := st.workers[slot]; {
-		case st.gangs[number] != g:
+		case st.gangs.Get(number) != g:
 		case w.gone != nil:
 			st.losePart(g, w)
 		case late.has(slot):

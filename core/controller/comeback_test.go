@@ -20,7 +20,7 @@ import (
 func (b *bed) facts() *Kept {
 	st := b.st
 	k := &Kept{Sessions: map[uint32]*wire.KeptSession{}, Compiled: map[string]*wire.KeptCompiled{}}
-	for number, c := range st.conns {
+	for number, c := range st.conns.All() {
 		l := KeptLink{Conn: number, KeptLink: &wire.KeptLink{Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}}
 		if c.w != nil {
 			l.Hello, l.Process = c.w.hello, c.w.process.Number
@@ -285,7 +285,7 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 				}
 			}
 			told("then", c.after)
-			if n := len(b.st.gangs); n > 0 {
+			if n := b.st.gangs.Len(); n > 0 {
 				t.Errorf("%d gangs are under way", n)
 			}
 			newest := b.st.gang
@@ -305,7 +305,7 @@ func TestFirstCallsAreKnownWhenTheControllerStartsAgain(t *testing.T) {
 	b := newBedThatKeeps(t)
 	b.startAgain([2][]*wire.HeldGang{}, &wire.Rejoin{Last: 2, FirstCalls: [][]byte{[]byte("train.py:3")}})
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, Inputs: []uint64{1}, FirstOutput: 3})
-	g := b.st.gangs[b.st.gang]
+	g := b.st.gangs.Get(b.st.gang)
 	statustest.Equal(t, wire.Called(wire.Line(g.line), g.firstCall), "first called at train.py:3", "a run was")
 }
 
@@ -433,8 +433,8 @@ func TestPlaysGoOnWhenTheControllerStartsAgain(t *testing.T) {
 	b.done(1, 70, 71, 72)
 	got := b.told()
 	slices.Sort(got)
-	if !slices.Equal(got, []int{2, 3, 4}) || len(b.st.gangs) > 0 {
-		t.Errorf("the client is told that %v have ended, want all three; %d gangs are under way", got, len(b.st.gangs))
+	if !slices.Equal(got, []int{2, 3, 4}) || b.st.gangs.Len() > 0 {
+		t.Errorf("the client is told that %v have ended, want all three; %d gangs are under way", got, b.st.gangs.Len())
 	}
 	if objects := b.st.sessions[1].objects; len(objects) != 2 || objects[4] == nil { // what the play keeps
 		t.Errorf("the session has %d arrays, want the one that was there and the play's last", len(objects))
@@ -489,7 +489,7 @@ func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBedThatKeeps(t)
-			hello := b.st.conns[b.workers[1]].w.hello
+			hello := b.st.conns.Get(b.workers[1]).w.hello
 			b.check(b.step(Event{Kind: Lost, Conn: b.workers[1], Err: errors.New("it burnt")}))
 			come := func() []Action {
 				b.conns++

@@ -19,7 +19,7 @@ func (st *State) retire(s *session, o *object) {
 		return
 	}
 	s.gave = st.now
-	if put := st.gangs[o.put]; o.put != 0 && put != nil {
+	if put := st.gangs.Get(o.put); o.put != 0 && put != nil {
 		freed := *o
 		put.retires = append(put.retires, &freed)
 		st.rechargeFreed(put, &freed)
@@ -100,9 +100,9 @@ func (s *session) isThrough() bool { return s.readers.first == nil && s.putters.
 // its place in the schedule, too: its devices are not free before their workers have reported it, and its device time
 // is charged to its tenant.
 func (st *State) outlive(g *gang) {
-	delete(st.gangs, g.number)
+	st.gangs.Delete(g.number)
 	g.waits.each(func(slot int) { st.busy[slot]-- })
-	st.leaving[g.number] = g
+	st.leaving.Set(g.number, g)
 	st.left++
 	g.s.out--
 	st.leavesDevices(g)
@@ -153,7 +153,7 @@ func (st *State) outlived(g *gang, w *worker, spent uint64, err error) {
 		st.leavesDevices(g)
 		return
 	}
-	delete(st.leaving, g.number)
+	st.leaving.Delete(g.number)
 	st.left++
 	st.computed(g)
 	st.unlist(g)

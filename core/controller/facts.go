@@ -249,7 +249,7 @@ func (st *State) restoreLinks(k *Kept, left map[uint64]*placement.Worker) (refus
 			refused[l.Conn] = err
 			continue
 		}
-		st.conns[l.Conn].cuts.lease = l.Lease
+		st.conns.Get(l.Conn).cuts.lease = l.Lease
 		st.comeback.away[l.Conn] = true
 	}
 	return refused

@@ -49,7 +49,7 @@ func TestCompiledProgramsStayOnDiskForAllWhoHaveThem(t *testing.T) {
 // A start keeps the offer of a session as it was kept before: its client may have taken it when that start ends, too.
 func TestOffersStayOnDiskWhenTheControllerStartsAgain(t *testing.T) {
 	b := newBed(t, Config{Keeps: true}, 2, 1)
-	hello := b.st.conns[b.workers[1]].w.hello
+	hello := b.st.conns.Get(b.workers[1]).w.hello
 	b.step(Event{Kind: Lost, Conn: b.workers[1], Err: errLeft})
 	b.conns++
 	b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))

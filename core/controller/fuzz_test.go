@@ -86,10 +86,10 @@ func FuzzFrames(f *testing.F) {
 		b.step(Event{Kind: Lost, Conn: worker})
 		b.step(Event{Kind: Tick})
 		statustest.OK(t, b.st.Check())
-		if len(b.st.sessions) != 1 || len(b.st.gangs) != 0 || len(b.st.islands[0].held) != 0 ||
+		if len(b.st.sessions) != 1 || b.st.gangs.Len() != 0 || len(b.st.islands[0].held) != 0 ||
 			b.st.islands[0].sched.Running() != 0 {
 			// Gangs may still wait for the worker that is there.
-			for _, g := range b.st.gangs {
+			for _, g := range b.st.gangs.All() {
 				if g.s != mine {
 					t.Fatalf("a gang of the session that has gone is left: %+v", g)
 				}

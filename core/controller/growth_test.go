@@ -47,7 +47,7 @@ func (b *bed) perform(kind wire.Kind, m proto.Message) (tr traffic) {
 	for _, a := range b.step(Event{Kind: Flush}) {
 		tr.end += wire.Header + len(a.Payload)
 	}
-	if len(b.st.gangs) > 0 {
+	if b.st.gangs.Len() > 0 {
 		b.t.Fatalf("an operation of kind %d has not ended", kind)
 	}
 	return tr

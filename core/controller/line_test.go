@@ -352,7 +352,7 @@ func TestOperationsOfASessionWaitForThoseOfTheirDevicesAlone(tt *testing.T) {
 				t.Fatalf("operation %d has no end, or %v; aborted: %v", op, err, l.aborted[op])
 			}
 		}
-		if s := l.b.st.conns[l.b.client].s; s.line.length > 0 || s.out > 0 || s.play != nil || len(s.queue) > s.head {
+		if s := l.b.st.conns.Get(l.b.client).s; s.line.length > 0 || s.out > 0 || s.play != nil || len(s.queue) > s.head {
 			t.Fatalf("%d entries, %d gangs and %d operations are left", s.line.length, s.out, len(s.queue)-s.head)
 		}
 		if rapid.Bool().Draw(t, "leaves early") { // with something in its line
@@ -365,8 +365,8 @@ func TestOperationsOfASessionWaitForThoseOfTheirDevicesAlone(tt *testing.T) {
 		for len(l.under) > 0 {
 			l.report()
 		}
-		if n := l.b.st.ledger.Len(); n != 0 || len(l.b.st.gangs)+len(l.b.st.leaving) != 0 {
-			t.Fatalf("%d arrays and %d gangs are left of the session", n, len(l.b.st.gangs)+len(l.b.st.leaving))
+		if n := l.b.st.ledger.Len(); n != 0 || l.b.st.gangs.Len()+l.b.st.leaving.Len() != 0 {
+			t.Fatalf("%d arrays and %d gangs are left of the session", n, l.b.st.gangs.Len()+l.b.st.leaving.Len())
 		}
 	})
 }
@@ -397,8 +397,8 @@ func TestFetchesComeBeforeRunsThatDonateTheirArrays(t *testing.T) {
 			}
 			second := wire.KindFetch + wire.KindRun - first
 			got := append(b.kindsDispatched(ask(first)), b.kindsDispatched(ask(second))...)
-			for len(b.st.gangs) > 0 {
-				done := mustMarshal(t, &wire.Completed{Ok: slices.Sorted(maps.Keys(b.st.gangs))})
+			for b.st.gangs.Len() > 0 {
+				done := mustMarshal(t, &wire.Completed{Ok: b.st.gangs.Numbers()})
 				got = append(got, b.kindsDispatched(b.check(b.frame(b.workers[0], wire.KindCompleted, done)))...)
 			}
 			want := []wire.Kind{wire.KindFetch, wire.KindRun, wire.KindRun}

@@ -108,7 +108,7 @@ func (st *State) mayGoOn(g *gang, i int) bool {
 		}
 	}
 	if h := g.held; !h.forMemory() {
-		h.puts = slices.DeleteFunc(h.puts, func(n uint64) bool { return st.gangs[n] == nil })
+		h.puts = slices.DeleteFunc(h.puts, func(n uint64) bool { return st.gangs.Get(n) == nil })
 		h.loading = h.loading && st.isLoading(g)
 		if len(h.puts) > 0 || h.loading {
 			g.s.ahead = g.s.ahead || st.putsMayPass(g.s)

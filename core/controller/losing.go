@@ -139,10 +139,10 @@ func (st *State) failPlacing(l *losing) {
 func (st *State) failUnderWay(l *losing) {
 	number := l.gangs[0]
 	l.gangs = l.gangs[1:]
-	if g := st.gangs[number]; g != nil {
+	if g := st.gangs.Get(number); g != nil {
 		st.losePart(g, l.w)
 	} else {
-		st.outlived(st.leaving[number], l.w, 0, l.w.gone)
+		st.outlived(st.leaving.Get(number), l.w, 0, l.w.gone)
 	}
 }
 
@@ -170,7 +170,7 @@ func underWayOn(s *session, w *worker) (numbers []uint64) {
 
 // leavingOn is underWayOn for the sessions that have ended.
 func (st *State) leavingOn(w *worker) (numbers []uint64) {
-	for n, g := range st.leaving {
+	for n, g := range st.leaving.All() {
 		if g.waits.has(w.slot) {
 			numbers = append(numbers, n)
 		}

@@ -91,7 +91,7 @@ func TestProgramsOfALostWorkerAreLostSomeAtATime(t *testing.T) {
 		b.loads(i+1, false)
 	}
 	b.st.Weigh(10 * weightOfUnload)
-	slot := b.st.conns[b.workers[1]].w.slot
+	slot := b.st.conns.Get(b.workers[1]).w.slot
 	loaded := func() (n int) {
 		for _, p := range s.programs {
 			if p.loaded.has(slot) {

@@ -57,7 +57,7 @@ func (c *cuts) report(now int64) *wire.Report_Link {
 
 // breaks performs Cut and Mended.
 func (st *State) breaks(ev *Event) {
-	switch c := st.conns[ev.Conn]; {
+	switch c := st.conns.Get(ev.Conn); {
 	case c == nil: // it was dropped
 	case ev.Kind == Cut:
 		st.wasCut(c, ev.Err)
@@ -105,7 +105,7 @@ func (st *State) AwayText() string {
 	var names []string
 	left := int64(0)
 	for _, number := range slices.Sorted(maps.Keys(st.comeback.away)) {
-		c := st.conns[number]
+		c := st.conns.Get(number)
 		who, _ := c.named("")
 		names, left = append(names, who), max(left, c.cuts.left(st.now))
 	}

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"testing"
 
@@ -84,14 +83,14 @@ func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 		hello.Worker = &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Board: "path",
 			Devices: []*wire.LocalDevice{{}}}
 		b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))
-		if p := b.st.conns[b.conns].w.process; int(p.Board) != number || int(p.Slot) != slot {
+		if p := b.st.conns.Get(b.conns).w.process; int(p.Board) != number || int(p.Slot) != slot {
 			t.Errorf("%s gets place %d of board %d, want %d of %d", name, p.Slot, p.Board, slot, number)
 		}
 	}
 	lose := func(i int) { b.check(b.step(Event{Kind: Lost, Conn: b.workers[i], Err: errors.New("it burnt")})) }
 	again := func() {
 		t.Helper()
-		conns := maps.Clone(b.st.conns)
+		conns := b.st.conns.Numbers()
 		kept := b.facts()
 		b.st = New(Config{Keeps: true, Starts: b.st.config.Starts + 1})
 		refused, actions := b.st.Restore(kept)
@@ -105,7 +104,7 @@ func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 				t.Errorf("the start keeps %v, want %v", m, kept.Boards)
 			}
 		}
-		for conn := range conns {
+		for _, conn := range conns {
 			b.check(b.say(conn, wire.KindRejoin, &wire.Rejoin{Epoch: 1}))
 		}
 		for _, w := range b.st.present {

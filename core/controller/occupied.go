@@ -100,7 +100,7 @@ func (st *State) findUse() {
 			o.once[i] |= word
 		}
 	}
-	for _, g := range st.leaving {
+	for _, g := range st.leaving.All() {
 		if g.place != nil {
 			o.twice = g.place.memory.AddTo(o.twice)
 		}
@@ -193,7 +193,7 @@ func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 	}
 	if r.Want.Exclusive {
 		ended := map[*session]placement.Numbers{}
-		for _, g := range st.leaving {
+		for _, g := range st.leaving.All() {
 			if g.place != nil {
 				ended[g.s] = g.place.memory.AddTo(ended[g.s])
 			}

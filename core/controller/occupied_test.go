@@ -65,7 +65,7 @@ func TestSessionsThatBeginGetNoDeviceThatIsKept(t *testing.T) {
 		b.t.Helper()
 		b.say(conn, wire.KindPut, &wire.Put{Op: op, Object: op, Array: scalar, Devices: []uint32{1}})
 		b.reportAll()
-		s := b.st.conns[conn].s
+		s := b.st.conns.Get(conn).s
 		if o := s.objects[op]; o.err != nil {
 			return o.err
 		}

@@ -405,7 +405,7 @@ func (st *State) enter(g *gang, workers set, conns []uint64) {
 	g.waits.copyOf(workers)
 	g.left = len(conns)
 	g.waits.each(func(slot int) { st.busy[slot]++ })
-	st.gangs[g.number] = g
+	st.gangs.Set(g.number, g)
 	st.muted.enters(g)
 	g.s.out++
 	g.s.list(g)
@@ -475,7 +475,7 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 
 // forget removes a gang that has ended.
 func (st *State) forget(g *gang) {
-	delete(st.gangs, g.number)
+	st.gangs.Delete(g.number)
 	g.s.out--
 	if g.kind == wire.KindPut {
 		g.s.putting--

@@ -60,7 +60,7 @@ func TestPlayIsOneMessageToEachWorker(t *testing.T) {
 		count(wire.KindGraph, b.chain(nodes))
 		count(wire.KindPlayed, b.say(b.client, wire.KindPlay,
 			&wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}}))
-		statustest.Equal(t, len(b.st.gangs), nodes, "gangs are under way")
+		statustest.Equal(t, b.st.gangs.Len(), nodes, "gangs are under way")
 		count(wire.KindDispatch,
 			b.say(b.client, wire.KindRun, &wire.Run{Op: 2 + nodes, Program: 1, FirstOutput: 3, Inputs: []uint64{1}}))
 		// What the chain began with, and what it keeps.
@@ -161,8 +161,8 @@ func BenchmarkPlay(b *testing.B) {
 						d.step(Event{Kind: Message, Conn: w, Wire: wire.KindCompleted, Message: ends, Payload: completed})
 					}
 					d.step(Event{Kind: Flush})
-					if len(d.st.gangs) > 0 {
-						b.Fatalf("%d gangs are left", len(d.st.gangs))
+					if d.st.gangs.Len() > 0 {
+						b.Fatalf("%d gangs are left", d.st.gangs.Len())
 					}
 				}
 				runtime.LockOSThread()
@@ -222,7 +222,7 @@ func TestAGraphIsOfWhatItsSessionHasWhenItIsDefined(t *testing.T) {
 		}
 		b.step(ev)
 		b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 1, First: 2, Inputs: []uint64{1}})
-		if got, refused := len(b.st.gangs) > 0, b.st.sessions[1].failed; got == forgets || len(refused) > 0 != forgets {
+		if got, refused := b.st.gangs.Len() > 0, b.st.sessions[1].failed; got == forgets || len(refused) > 0 != forgets {
 			t.Errorf("its program is forgotten: %v; the play is under way: %v, refused: %v", forgets, got, refused)
 		}
 	}
@@ -240,7 +240,7 @@ func TestNodesOfAPlayTakeTurnsByShares(t *testing.T) {
 	b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}})
 	var ahead []int
 	for i := range uint64(nodes) {
-		ahead = append(ahead, len(b.st.gangs))
+		ahead = append(ahead, b.st.gangs.Len())
 		b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{first + i}, Busy: []uint64{each}})
 	}
 	// The second was asked for before the first was measured.

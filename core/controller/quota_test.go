@@ -35,7 +35,7 @@ func TestATenantOverItsQuotaHurtsNoOther(tt *testing.T) {
 				}
 			case 4:
 				c.put(other, 1)
-				if c.b.st.conns[other.conn].s.waiting != nil {
+				if c.b.st.conns.Get(other.conn).s.waiting != nil {
 					t.Fatal("a put of another tenant is held, though the device has room")
 				}
 				if len(other.live) > memory-2*quota { // its own, and what is being freed

@@ -206,11 +206,11 @@ func (a *Answer) worker(w *worker) (cost int) {
 	st := a.st
 	f := workerFacts{w: w, island: w.island.name, last: w.last, silent: st.now - w.heard, lostIn: st.lostIn(w),
 		gangs: uint64(st.busy[w.slot]), refused: w.refused, lacked: w.lacked}
-	if c := st.conns[w.to[0]]; c != nil {
+	if c := st.conns.Get(w.to[0]); c != nil {
 		f.link = c.cuts.report(st.now)
 	}
 	for _, r := range w.last.GetRunning() {
-		s, g := st.sessions[r.Session], st.gangs[r.Gang]
+		s, g := st.sessions[r.Session], st.gangs.Get(r.Gang)
 		usual := int64(0)
 		if g != nil && g.ran != nil {
 			usual = g.ran.usual
@@ -236,7 +236,7 @@ func (a *Answer) session(s *session) (cost int) {
 		Programs: uint64(len(s.programs)), UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6,
 		DeviceNs: int64(s.spent), Held: st.heldOf(s), Tenant: s.tenant.terms.Name,
 		Platforms: s.platforms, Unanswered: st.unanswered(s)}}
-	if c := st.conns[s.conn]; c != nil {
+	if c := st.conns.Get(s.conn); c != nil {
 		f.report.Link = c.cuts.report(st.now)
 	}
 	if s.missing > 0 && s.offered == nil {

@@ -206,7 +206,7 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 	}
 	complete = st.showDevices(s, m)
 	st.sessions[s.id] = s
-	st.conns[number] = &conn{number: number, s: s}
+	st.conns.Set(number, &conn{number: number, s: s})
 	st.keepSession(s)
 	return s, complete, m, nil
 }

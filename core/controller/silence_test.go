@@ -75,7 +75,7 @@ func TestReportSaysWhatWaitsForASilentWorker(t *testing.T) {
 	b := newBed(t, Config{Heartbeat: second, Silence: 10 * second, StuckAfter: 60 * second}, 2, 1)
 	b.program(2)
 	for conn, lease := range map[uint64]int64{b.workers[0]: 0, b.workers[1]: 20 * second} {
-		b.st.conns[conn].cuts.lease = lease
+		b.st.conns.Get(conn).cuts.lease = lease
 	}
 	b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: scalar, Devices: []uint32{0}})
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{1},

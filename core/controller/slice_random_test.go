@@ -318,7 +318,7 @@ func (w *slicing) step(ev Event) {
 	switch ev.Kind {
 	case Join: // its link is on disk when it is let in
 		w.flush(len(w.disk.late))
-		c := w.st.conns[ev.Conn]
+		c := w.st.conns.Get(ev.Conn)
 		if c == nil {
 			return
 		}

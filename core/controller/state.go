@@ -26,9 +26,7 @@ package controller
 
 import (
 	"cmp"
-	"maps"
 	"math"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -36,6 +34,7 @@ import (
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/series"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
@@ -194,7 +193,7 @@ type State struct {
 	comeback *comeback // nil unless the controller has started again, and not all have come back: see comeback.go
 	known    *known    // the gang that is being made known again, then
 
-	conns     map[uint64]*conn
+	conns     series.Of[conn]
 	process   uint64 // number given last
 	layout    placement.Map
 	workers   []*worker              // by slot; nil where free
@@ -217,9 +216,9 @@ type State struct {
 	losing    []*losing  // workers that have gone, the first one first
 	waiting   []waiting  // for devices, those that asked last at the end
 
-	gangs   map[uint64]*gang
-	leaving map[uint64]*gang // of sessions that have ended, until their workers have reported them
-	gang    uint64           // number given last
+	gangs   series.Of[gang]
+	leaving series.Of[gang] // of sessions that have ended, until their workers have reported them
+	gang    uint64          // number given last
 	tickets uint64
 
 	compiled  map[string]*compiled // by key
@@ -299,9 +298,8 @@ type conn struct {
 
 // New makes a State without workers and sessions.
 func New(c Config) *State {
-	st := &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
+	st := &State{config: c, limits: c.Limits.filled(), sessions: map[uint32]*session{},
 		boards: map[string]*wire.Board{}, processes: map[uint64]*worker{}, sharing: map[string]int64{},
-		gangs: map[uint64]*gang{}, leaving: map[uint64]*gang{},
 		compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
 		artifacts: map[uint64]*compiled{}, taught: map[string]*program{}, discarded: map[string]int{},
 		ledger: ledger.New(), numbers: map[int][]int{},
@@ -335,11 +333,11 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	case Join:
 		st.join(ev)
 	case Message:
-		if c := st.conns[ev.Conn]; c != nil { // otherwise it was dropped
+		if c := st.conns.Get(ev.Conn); c != nil { // otherwise it was dropped
 			st.message(c, ev)
 		}
 	case Lost:
-		if c := st.conns[ev.Conn]; c != nil {
+		if c := st.conns.Get(ev.Conn); c != nil {
 			st.lost(c, ev.Err)
 		}
 	case Cut, Mended:
@@ -353,7 +351,7 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	case Look:
 		st.look(ev.Rows)
 	case Meet:
-		st.meet(st.conns[ev.Conn], ev.meet)
+		st.meet(st.conns.Get(ev.Conn), ev.meet)
 	case Closing:
 		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
 	}
@@ -437,7 +435,7 @@ func (st *State) isTired() bool { return st.weight > 0 && st.weighed >= st.weigh
 
 func (st *State) join(ev *Event) {
 	h, ok := ev.Message.(*wire.Hello)
-	if !ok || st.conns[ev.Conn] != nil {
+	if !ok || st.conns.Get(ev.Conn) != nil {
 		st.refuse(ev.Conn, status.New(status.InvalidArgument, "a connection begins with one hello"))
 		return
 	}
@@ -451,7 +449,7 @@ func (st *State) join(ev *Event) {
 			st.stopsWaiting(describe(h.Name, ev.Peer))
 		}
 	case wire.Role_ROLE_ADMIN:
-		st.conns[ev.Conn] = &conn{number: ev.Conn, viewer: wire.Viewer{IsTenant: ev.Tenant, Tenant: ev.Of}}
+		st.conns.Set(ev.Conn, &conn{number: ev.Conn, viewer: wire.Viewer{IsTenant: ev.Tenant, Tenant: ev.Of}})
 		st.out = append(st.out,
 			Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
 	default:
@@ -463,7 +461,7 @@ func (st *State) join(ev *Event) {
 		st.turnAway(h, ev.Peer, err)
 		return
 	}
-	if c := st.conns[ev.Conn]; c != nil {
+	if c := st.conns.Get(ev.Conn); c != nil {
 		c.cuts.lease = ev.Lease
 	}
 }
@@ -526,10 +524,10 @@ func (st *State) hangUp(number uint64) {
 
 // lost forgets a connection.
 func (st *State) lost(c *conn, err error) {
-	if st.conns[c.number] != c {
+	if st.conns.Get(c.number) != c {
 		return
 	}
-	delete(st.conns, c.number)
+	st.conns.Delete(c.number)
 	switch {
 	case c.w != nil:
 		st.workerLost(c.w, err)
@@ -570,7 +568,7 @@ func (st *State) listen() {
 		st.resumed = st.now
 	}
 	for _, w := range st.present {
-		switch c := st.conns[w.to[0]]; {
+		switch c := st.conns.Get(w.to[0]); {
 		case paused || st.comeback != nil: // then nothing is taken of what those say that have come back
 			w.heard = st.now
 		case c.cuts.isCut(): // its link bounds that
@@ -583,7 +581,7 @@ func (st *State) listen() {
 
 func (st *State) stop(why error) {
 	st.stopping = true
-	for _, number := range slices.Sorted(maps.Keys(st.conns)) {
+	for _, number := range st.conns.Numbers() {
 		st.send([]uint64{number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why), Stops: true})
 		st.hangUp(number)
 	}

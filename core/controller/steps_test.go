@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"testing"
@@ -51,8 +50,8 @@ var (
 func (b *bed) plays(nodes int, input uint64) {
 	b.say(b.client, wire.KindPlay, &wire.Play{Op: b.next(), Graph: 1, Nodes: uint32(nodes), First: b.next() + 1<<20,
 		Inputs: []uint64{input}})
-	for len(b.st.gangs) > 0 { // later nodes are dispatched when earlier ones have ended on all workers
-		under := slices.Sorted(maps.Keys(b.st.gangs))
+	for b.st.gangs.Len() > 0 { // later nodes are dispatched when earlier ones have ended on all workers
+		under := b.st.gangs.Numbers()
 		done := mustMarshal(b.t, &wire.Completed{Ok: under[:min(len(under), endsAtOnce)]})
 		for _, w := range b.workers {
 			b.frame(w, wire.KindCompleted, done)
@@ -385,7 +384,7 @@ func (b *bed) holdsAll() {
 
 // putsOn has a client put so many arrays on the first device, which its worker reports or not.
 func (b *bed) putsOn(client uint64, arrays int, report bool) {
-	s := b.st.conns[client].s
+	s := b.st.conns.Get(client).s
 	for range arrays {
 		op := s.last + 1
 		b.say(client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: square, Devices: []uint32{0}})
@@ -469,7 +468,7 @@ func BenchmarkSteps(b *testing.B) {
 // asks has an operator ask, as Server takes it.
 func (b *bed) asks(m *wire.Ask) {
 	const operator = 1 << 40
-	if b.st.conns[operator] == nil {
+	if b.st.conns.Get(operator) == nil {
 		b.step(Event{Kind: Join, Conn: operator, Message: &wire.Hello{Role: wire.Role_ROLE_ADMIN}})
 	}
 	var a *Answer

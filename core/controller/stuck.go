@@ -66,10 +66,10 @@ func (m *muted) update(st *State) {
 	}
 	waits := func(g *gang) bool { return g != nil && g.left > 1 && g.waits.meets(now) }
 	if m.slots.covers(now) {
-		m.gangs = slices.DeleteFunc(m.gangs, func(n uint64) bool { return !waits(st.gangs[n]) })
+		m.gangs = slices.DeleteFunc(m.gangs, func(n uint64) bool { return !waits(st.gangs.Get(n)) })
 	} else { // a worker has become silent
 		m.gangs = m.gangs[:0]
-		for n, g := range st.gangs {
+		for n, g := range st.gangs.All() {
 			if waits(g) {
 				m.gangs = append(m.gangs, n)
 			}
@@ -100,7 +100,7 @@ func (st *State) endStuck() {
 	look := &stillness{st: st, since: map[uint64]standstill{}}
 	var stuck []*gang
 	for _, n := range look.candidates() {
-		g := st.gangs[n]
+		g := st.gangs.Get(n)
 		if g == nil || g.err != nil {
 			continue
 		}
@@ -184,9 +184,9 @@ func (l *stillness) at(number uint64) standstill {
 	if s, ok := l.since[number]; ok {
 		return s
 	}
-	g := l.st.gangs[number]
+	g := l.st.gangs.Get(number)
 	if g == nil {
-		g = l.st.leaving[number]
+		g = l.st.leaving.Get(number)
 	}
 	if g == nil { // it has ended meanwhile
 		return standstill{}

@@ -43,7 +43,7 @@ func (st *State) setTable(table *tenant.Table, err error, asked uint64) {
 		st.note(about{kind: wire.EventTenants}, "the file of tenants was read: "+
 			status.Count(len(table.All()), "tenant"), nil)
 	}
-	c := st.conns[asked]
+	c := st.conns.Get(asked)
 	switch {
 	case c == nil:
 	case err != nil:

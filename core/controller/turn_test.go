@@ -102,7 +102,7 @@ func (c *crowd) stream(x *streamer) {
 	if uint64(len(x.ended))+2 > x.op && rapid.IntRange(0, 3).Draw(c.t, "puts") > 0 {
 		c.put(x, 1)
 	}
-	waits := c.b.st.conns[x.conn].s.waiting != nil // then it releases what it has
+	waits := c.b.st.conns.Get(x.conn).s.waiting != nil // then it releases what it has
 	if len(x.live) > 1 && (waits || rapid.IntRange(0, 3).Draw(c.t, "frees") == 0) {
 		c.see(c.b.say(x.conn, wire.KindFree, &wire.Free{Objects: x.live[:1:1]}))
 		x.live = x.live[1:]

@@ -79,7 +79,7 @@ func (w *twin) facts() *Kept {
 
 // link is the fact of a connection, which the shell keeps before it passes on the Welcome.
 func (w *twin) link(number uint64) Action {
-	c := w.st.conns[number]
+	c := w.st.conns.Get(number)
 	l := &wire.KeptLink{Id: number, Hello: w.hellos[number], Tenant: w.of[number]}
 	if c.w != nil {
 		l.Process = c.w.process.Number
@@ -96,7 +96,7 @@ func (w *twin) link(number uint64) Action {
 func (w *twin) letLinks() {
 	for _, key := range slices.Sorted(maps.Keys(w.disk[TableLinks])) {
 		number, _ := strconv.ParseUint(key, 10, 64)
-		if w.st.conns[number] == nil && !slices.ContainsFunc(w.behind, func(a Action) bool {
+		if w.st.conns.Get(number) == nil && !slices.ContainsFunc(w.behind, func(a Action) bool {
 			return a.Table == TableLinks && a.Key == key
 		}) {
 			w.behind = append(w.behind, Action{Table: TableLinks, Key: key})
@@ -117,7 +117,7 @@ func (w *twin) lease() int64 {
 func (w *twin) restarts() {
 	t := w.t
 	w.deaf, w.mute = map[uint64]bool{}, map[uint64]bool{}
-	for _, number := range slices.Sorted(maps.Keys(w.st.conns)) {
+	for _, number := range w.st.conns.Numbers() {
 		w.deaf[number] = rapid.IntRange(0, 2).Draw(t, "deaf") == 0
 		w.mute[number] = rapid.IntRange(0, 5).Draw(t, "mute") == 0
 	}
@@ -155,7 +155,7 @@ func (w *twin) restarts() {
 		worker.startsAgain()
 	}
 	w.forgetGangs()
-	conns := slices.Sorted(maps.Keys(w.st.conns))
+	conns := w.st.conns.Numbers()
 	var back []uint64
 	for _, number := range rapid.Permutation(conns).Draw(t, "in this order") {
 		if w.workers[number] == nil && w.clients[number] == nil { // its end was not on the disk

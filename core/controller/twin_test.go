@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/openpathways/pathways/core/series"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/wire/wiretest"
@@ -118,8 +119,8 @@ func (w *twin) step(ev Event) {
 		}
 	}
 	on := map[[2]int]int{} // runs by island and device, whose window it is where shares count
-	for _, all := range []map[uint64]*gang{w.st.gangs, w.st.leaving} {
-		for _, g := range all {
+	for _, all := range []*series.Of[gang]{&w.st.gangs, &w.st.leaving} {
+		for _, g := range all.All() {
 			if w.config.FirstCome || g.island == nil {
 				continue
 			}
@@ -136,7 +137,7 @@ func (w *twin) step(ev Event) {
 				w.st.limits.Window)
 		}
 	}
-	if there := len(w.st.gangs) + len(w.st.leaving); running > there {
+	if there := w.st.gangs.Len() + w.st.leaving.Len(); running > there {
 		w.t.Fatalf("the schedules know %d gangs under way, there are %d", running, there)
 	}
 }
@@ -484,8 +485,8 @@ func (w *twin) noSessionIsLeft() {
 	if n := w.st.ledger.Len(); n != 0 || len(w.st.held) != 0 {
 		w.t.Fatalf("%d arrays are left in the ledger, and %d gangs are held", n, len(w.st.held))
 	}
-	if len(w.st.gangs)+len(w.st.sessions)+len(w.st.compiles)+len(w.st.artifacts)+len(w.st.asked) != 0 {
-		w.t.Fatalf("%d gangs, %d sessions, %d compiles, %d artifacts and %d requests for slices are left", len(w.st.gangs),
+	if w.st.gangs.Len()+len(w.st.sessions)+len(w.st.compiles)+len(w.st.artifacts)+len(w.st.asked) != 0 {
+		w.t.Fatalf("%d gangs, %d sessions, %d compiles, %d artifacts and %d requests for slices are left", w.st.gangs.Len(),
 			len(w.st.sessions), len(w.st.compiles), len(w.st.artifacts), len(w.st.asked))
 	}
 	for _, is := range w.st.islands {

@@ -16,7 +16,7 @@ func (st *State) isSilent(w *worker) bool {
 
 // lostIn returns after how long a worker is lost if it stays silent; 0 if it is not lost.
 func (st *State) lostIn(w *worker) int64 {
-	c := st.conns[w.to[0]]
+	c := st.conns.Get(w.to[0])
 	switch {
 	case c == nil || st.config.Silence <= 0:
 		return 0

@@ -91,7 +91,7 @@ func TestForgottenProgramsGoByTheirAgeInAllSessions(t *testing.T) {
 	b.reportAll()
 	for i, client := range []uint64{one, other, other} {
 		b.client = client
-		op, program := b.st.conns[client].s.last+1, uint64(i)+2
+		op, program := b.st.conns.Get(client).s.last+1, uint64(i)+2
 		b.install(program, 2, false)
 		b.check(b.say(client, wire.KindRun, &wire.Run{Op: op, Program: program, FirstOutput: op, Inputs: []uint64{1}}))
 		b.reportAll()

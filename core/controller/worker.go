@@ -100,7 +100,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.countSharing(w, +1)
 	st.present = append(st.present, w)
 	st.countConfined(w, +1)
-	st.conns[number] = &conn{number: number, w: w}
+	st.conns.Set(number, &conn{number: number, w: w})
 	st.makeRoom()
 	st.note(w.about(wire.EventJoined), workerNamed(w.name)+" came to island "+quoted(w.island.name), nil)
 	if w.name != h.Name {
@@ -374,7 +374,7 @@ func (w *worker) hasDone(gang uint64) {
 // came without a line: the worker was not told these lines.
 func (st *State) addFirstCalls(m *wire.Heartbeat) {
 	of := func(number uint64) (string, bool) {
-		g := cmp.Or(st.gangs[number], st.leaving[number])
+		g := cmp.Or(st.gangs.Get(number), st.leaving.Get(number))
 		if g == nil || !g.firstCall {
 			return "", false
 		}
@@ -407,10 +407,10 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			}
 			w.hasDone(n)
 			st.endsThere(w, n)
-			if g := st.gangs[n]; g != nil {
+			if g := st.gangs.Get(n); g != nil {
 				st.through(g, w, spent, nil)
 			} else {
-				st.outlived(st.leaving[n], w, spent, nil)
+				st.outlived(st.leaving.Get(n), w, spent, nil)
 			}
 		}
 		for _, f := range m.Failed {
@@ -419,7 +419,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				err = status.New(status.Internal, "the run failed on worker %s, which gave no reason", w.name)
 			}
 			st.endsThere(w, f.GetNumber())
-			if g := st.gangs[f.GetNumber()]; g != nil {
+			if g := st.gangs.Get(f.GetNumber()); g != nil {
 				if f.GetNoMemory() && g.err == nil && g.waits.has(w.slot) {
 					w.refuses(g, err, st.now)
 					a := g.about(wire.EventFault)
@@ -428,7 +428,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				}
 				st.through(g, w, f.GetBusy(), err)
 			} else {
-				st.outlived(st.leaving[f.GetNumber()], w, f.GetBusy(), err)
+				st.outlived(st.leaving.Get(f.GetNumber()), w, f.GetBusy(), err)
 			}
 		}
 	case *wire.Compiled:

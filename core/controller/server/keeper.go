@@ -149,7 +149,7 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 func (s *Server) send(a *controller.Action) {
 	l := encodedOnce(a.Late)
 	for _, number := range a.To {
-		if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, l) && !c.full {
+		if c := s.conns.Get(number); c != nil && c.outbox.put(a.Wire, a.Payload, l) && !c.full {
 			c.full = true
 			s.full = append(s.full, c)
 		}
@@ -220,7 +220,7 @@ func (s *Server) restore(k *controller.Kept) {
 	})
 	s.keeper.put(facts...)
 	for _, c := range links { // whose messages keep facts of their own
-		s.conns[c.number] = c
+		s.conns.Set(c.number, c)
 		c.outbox.start()
 		s.running.Add(1)
 		go s.read(c)
@@ -247,7 +247,7 @@ func (s *Server) supersede(newcomer *link) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.conns {
+	for _, c := range s.conns.All() {
 		if c != newcomer && c.restored && !s.state.HasComeBack(c.number) &&
 			bytes.Equal(c.in.Hello.GetWorker().GetIdentity(), who) {
 			s.running.Go(func() { c.in.Close() }) // its reader tells State

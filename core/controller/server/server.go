@@ -12,8 +12,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/series"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
@@ -77,7 +76,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	state   *controller.State
-	conns   map[uint64]*link
+	conns   series.Of[link]
 	last    uint64 // connection
 	actions []controller.Action
 	armed   int64   // when due fires, on State's clock; 0: it does not
@@ -122,7 +121,7 @@ func New(c Config) (*Server, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{log: c.Log, stopped: c.Stopped, reload: c.Reload, begun: time.Now(), lease: c.Lease,
-		done: make(chan struct{}), conns: map[uint64]*link{}, due: time.NewTimer(time.Hour)}
+		done: make(chan struct{}), due: time.NewTimer(time.Hour)}
 	s.due.Stop()
 	var random [40]byte
 	rand.Read(random[:])
@@ -203,7 +202,7 @@ func (s *Server) Take(in *transport.Incoming) {
 	s.last++
 	c := &link{number: s.last, in: in}
 	c.outbox.open(in, &s.running)
-	s.conns[c.number] = c
+	s.conns.Set(c.number, c)
 	s.running.Add(1)
 	s.mu.Unlock()
 	go s.read(c)
@@ -433,8 +432,8 @@ func (s *Server) Close() {
 		s.closed = true
 		close(s.done)
 		s.run(&controller.Event{Kind: controller.Closing, Now: int64(time.Since(s.begun))})
-		for _, number := range slices.Sorted(maps.Keys(s.conns)) { // those that State has yet to hear of
-			c := s.conns[number]
+		for _, number := range s.conns.Numbers() { // those that State has yet to hear of
+			c := s.conns.Get(number)
 			s.letLink(c)
 			c.outbox.end()
 		}
@@ -448,7 +447,7 @@ func (s *Server) Close() {
 func (s *Server) hangUp(c *link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, c.number)
+	s.conns.Delete(c.number)
 	s.letLink(c)
 	c.outbox.end()
 }
@@ -471,17 +470,17 @@ func (s *Server) do(a *controller.Action) {
 			s.send(a)
 		}
 	case controller.Welcome:
-		c := s.conns[a.To[0]]
+		c := s.conns.Get(a.To[0])
 		c.let, c.welcome, c.complete = true, a.Message, a.Complete // which its reader sends
 	case controller.Refuse:
-		c := s.conns[a.To[0]]
-		delete(s.conns, c.number)
+		c := s.conns.Get(a.To[0])
+		s.conns.Delete(c.number)
 		s.letLink(c)
 		why := a.Err
 		s.running.Go(func() { c.in.Refuse(why) }) // closing takes time
 	case controller.Close:
-		if c := s.conns[a.To[0]]; c != nil {
-			delete(s.conns, c.number)
+		if c := s.conns.Get(a.To[0]); c != nil {
+			s.conns.Delete(c.number)
 			s.letLink(c)
 			c.outbox.end()
 		}
