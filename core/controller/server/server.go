@@ -94,11 +94,13 @@ type link struct {
 	let      bool
 	welcome  *wire.Welcome
 	complete func()
-	kept     uint64         // number of its link, if that is kept on disk
-	restored bool           // it was begun by an earlier start
-	full     bool           // in Server.full
-	flush    []*link        // its reader's, for those to be flushed
-	ends     wire.Completed // its reader's, for the next message
+	kept     uint64  // number of its link, if that is kept on disk
+	restored bool    // it was begun by an earlier start
+	full     bool    // in Server.full
+	flush    []*link // its reader's, for those to be flushed
+	// Its reader's, for the next report of ends.
+	ends  wire.Completed
+	ended controller.Event
 }
 
 // New makes a controller: a new cluster, with a new term.
@@ -311,21 +313,14 @@ const longPut = 64
 
 // take passes a message to State. An error means that it is invalid.
 func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error {
-	var m proto.Message
-	var err error
-	if kind == wire.KindCompleted { // one a worker and gang
-		m, err = &c.ends, c.ends.Parse(payload)
-		ok, busy := c.ends.Ok, c.ends.Busy
-		defer func() { c.ends.Ok, c.ends.Busy = ok, busy }() // Split leaves their ends, which have no room before them
-	} else {
-		m, err = controller.Decode(kind, payload)
+	if kind == wire.KindCompleted {
+		return s.takeEnds(c, payload, flush)
 	}
+	m, err := controller.Decode(kind, payload)
 	if err != nil {
 		return err
 	}
-	for first := controller.Split(kind, m); first != nil; first = controller.Split(kind, m) { // others come in between
-		s.step(c, &controller.Event{Kind: controller.Message, Conn: c.number, Wire: kind, Message: first}, false)
-	}
+	s.takeFirst(c, kind, m)
 	ev := controller.Arrived(c.number, kind, m, payload)
 	switch kind {
 	case wire.KindCompile, wire.KindGraph, wire.KindTransfer, wire.KindTrace, wire.KindAsk:
@@ -337,6 +332,26 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	}
 	s.step(c, &ev, flush)
 	return nil
+}
+
+// takeEnds is take for a worker's report of ends, of which there is one a worker and gang. It allocates nothing.
+func (s *Server) takeEnds(c *link, payload []byte, flush bool) error {
+	if err := c.ends.Parse(payload); err != nil {
+		return err
+	}
+	ok, busy := c.ends.Ok, c.ends.Busy
+	s.takeFirst(c, wire.KindCompleted, &c.ends)
+	c.ended = controller.Event{Kind: controller.Message, Conn: c.number, Wire: wire.KindCompleted, Message: &c.ends}
+	s.step(c, &c.ended, flush)
+	c.ends.Ok, c.ends.Busy = ok, busy // takeFirst leaves their ends, which have no room before them
+	return nil
+}
+
+// takeFirst passes all parts of a long message but the last to State, which m then is. Others come in between.
+func (s *Server) takeFirst(c *link, kind wire.Kind, m proto.Message) {
+	for first := controller.Split(kind, m); first != nil; first = controller.Split(kind, m) {
+		s.step(c, &controller.Event{Kind: controller.Message, Conn: c.number, Wire: kind, Message: first}, false)
+	}
 }
 
 // prepare does the work on a message or a hello that does not need the lock. It takes the event by value, since most
