@@ -152,3 +152,45 @@ def test_a_run_that_donates_stands_in_the_queue(tmp_path):
     script = QUEUED.replace("LIBRARY", repr(str(gate.build(tmp_path))))
     done = fresh.run(textwrap.dedent(script), env={"PATHWAYS_ADDRESS": ""})
     assert done.stdout == "nothing left\n", done.stderr
+
+
+# Of a source's two shards, the first is ready, and the second stands at the gate.
+REGIONS = """
+    import gate, threading, waiting
+    import jax, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    here = jax.devices()
+    gate = gate.Gate(LIBRARY, pathways._native.library_path())
+    two, four = (NamedSharding(Mesh(np.array(here[at:at + n]), ("x",)), P("x")) for at, n in ((0, 2), (4, 4)))
+
+    def second_waits(v):
+        return jax.lax.cond(jax.lax.axis_index("x") == 1, gate, lambda v: v + 1, v)
+
+    f = jax.jit(jax.shard_map(second_waits, mesh=two.mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
+    x = jax.device_put(np.arange(1 << 18, dtype=np.float32), two)
+    want = np.asarray(f(x))
+    late = threading.Event()
+    timer = threading.Timer(60, lambda: (late.set(), gate.open()))
+    gate.shut()
+    timer.start()
+    y = f(x)
+    z = pathways.reshard(y, four)
+    for shard in z.addressable_shards[:2]:
+        shard.data.block_until_ready()
+    assert not late.is_set() and not y.is_ready() and not z.is_ready()
+    timer.cancel()
+    gate.open()
+    assert np.array_equal(np.asarray(z), want)
+    gate.shut()
+    z = pathways.reshard(f(x), four)
+    del y, z, shard  # while the second region stands
+    gate.open()
+    print("nothing left" if waiting.comes(lambda: not pathways.stats()["live"].get("runs")) else pathways.stats())
+"""
+
+
+def test_a_region_moves_when_its_source_is_ready(tmp_path):
+    script = REGIONS.replace("LIBRARY", repr(str(gate.build(tmp_path))))
+    done = fresh.run(textwrap.dedent(script), env={"PATHWAYS_ADDRESS": ""})
+    assert done.stdout == "nothing left\n", done.stderr

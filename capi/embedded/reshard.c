@@ -141,7 +141,6 @@ pw_moving* pw_moving_new(pw_export_array* from, uintptr_t go) {
   m->from = from;
   atomic_fetch_add_explicit(&from->base.base.refs, 1, memory_order_relaxed);
   m->go = go;
-  atomic_store_explicit(&m->left, 1, memory_order_relaxed);
   for (size_t i = 0; i < from->n; i++) m->sources[i].moving = m;
   return m;
 }
@@ -173,7 +172,7 @@ static void source_ready(PJRT_Error* error, void* arg) {
   pw_source* s = arg;
   pw_moving* m = s->moving;
   if (error) failed(s, pw_provenance_error(error, m->from->shards[s - m->sources]));
-  if (atomic_fetch_sub_explicit(&m->left, 1, memory_order_acq_rel) == 1) pwGoMove(m->go);
+  pwGoMove(m->go, (size_t)(s - m->sources));
 }
 
 // in_place reports whether the host can read a shard where it is, as dense row-major elements.
@@ -210,7 +209,7 @@ static PJRT_Error* stage(pw_source* s, pw_buffer* b, PJRT_Event** event) {
   return err;
 }
 
-void pw_moving_watch(pw_moving* m, size_t i) {
+bool pw_moving_watch(pw_moving* m, size_t i) {
   pw_source* s = &m->sources[i];
   pw_buffer* b = m->from->shards[i];
   PJRT_Event* event = NULL;
@@ -218,18 +217,18 @@ void pw_moving_watch(pw_moving* m, size_t i) {
   if (err == NULL) err = in_place(b) ? pw_ready(b, &event) : stage(s, b, &event);
   if (err) {
     failed(s, pw_provenance_error(err, b));
-    return;
+    return true;
   }
   PW_ARGS(PJRT_Event_IsReady_Args, is);
   is.event = event;
   err = pw_under->PJRT_Event_IsReady(&is);
-  if (err == NULL && is.is_ready) {
+  bool ready = err == NULL && is.is_ready;
+  if (ready) {
     PW_ARGS(PJRT_Event_Error_Args, why);
     why.event = event;
     if ((err = pw_under->PJRT_Event_Error(&why))) failed(s, pw_provenance_error(err, b));
   } else {
     if (err) pw_error_free(err);
-    atomic_fetch_add_explicit(&m->left, 1, memory_order_relaxed);
     PW_ARGS(PJRT_Event_OnReady_Args, on);
     on.event = event;
     on.callback = source_ready;
@@ -237,11 +236,8 @@ void pw_moving_watch(pw_moving* m, size_t i) {
     if ((err = pw_under->PJRT_Event_OnReady(&on))) source_ready(err, s);
   }
   pw_destroy_event(event);
+  return ready;
 }
-
-bool pw_moving_ready(pw_moving* m) { return atomic_load_explicit(&m->left, memory_order_acquire) == 1; }
-
-bool pw_moving_armed(pw_moving* m) { return atomic_fetch_sub_explicit(&m->left, 1, memory_order_acq_rel) == 1; }
 
 const char* pw_moving_bytes(pw_moving* m, size_t i) {
   pw_source* s = &m->sources[i];

@@ -29,13 +29,11 @@ const (
 	each = 1 << 20
 )
 
-// move is an array that is being moved from one sharding to another.
+// move is an array that is being moved from one sharding to another. Each region is copied when its source is ready.
 type move struct {
 	s       *session
 	plan    *reshard.Plan
 	handle  cgo.Handle
-	wake    chan struct{} // closed when the sources are ready, if start waits for them
-	undone  bool          // the move was given up
 	c       *C.pw_moving
 	client  *C.PJRT_Client
 	from    *C.pw_export_array // until it has started
@@ -45,12 +43,23 @@ type move struct {
 	width   int64 // of an element
 	sources []source
 	dests   []destination
+
+	mu      sync.Mutex
+	waits   int           // sources that are not ready, and 1 until pieces may be copied
+	wake    chan struct{} // closed when all sources are ready, if start waits for them
+	begun   bool          // pieces may be copied, unless the move was given up
+	undone  bool          // it was
+	ready   []*reshard.Piece
+	left    int // pieces that are not copied yet
+	copying int // goroutines
+	most    int // of these
 }
 
 // source is a shard from which bytes are copied.
 type source struct {
-	read bool
-	data []byte // once it is ready; nil: it has an error
+	pieces []*reshard.Piece
+	once   sync.Once
+	data   []byte // nil: it has an error
 }
 
 // destination is a shard that is assembled.
@@ -189,29 +198,25 @@ func (m *move) start(h, made *C.pw_export_array) error {
 		m.dests[i].memory, m.dests[i].to = b.memory, b
 		m.dests[i].left.Store(int32(len(m.plan.Of(i))))
 	}
+	for i := range m.plan.Pieces {
+		p := &m.plan.Pieces[i]
+		m.sources[p.From].pieces = append(m.sources[p.From].pieces, p)
+	}
+	m.left, m.most = len(m.plan.Pieces), max(1, min(runtime.GOMAXPROCS(0), int(m.bytes*int64(len(m.dests))/each)))
 	m.s.moves.Add(1)
 	m.handle = cgo.NewHandle(m)
 	if m.c = C.pw_moving_new(h, C.uintptr_t(m.handle)); m.c == nil {
 		m.let()
 		return short("an array on its way", int64(h.n)*int64(unsafe.Sizeof(C.pw_source{})))
 	}
-	for i := range m.plan.Pieces {
-		if s := &m.sources[m.plan.Pieces[i].From]; !s.read {
-			s.read = true
-			C.pw_moving_watch(m.c, C.size_t(m.plan.Pieces[i].From))
-		}
-	}
+	ready := m.watch()
 
 	var several C.bool
 	gang := C.pw_export_gang(h, &several)
 	promises := bool(C.pw_can_promise())
-	ready := bool(C.pw_moving_ready(m.c))
 	if !ready && (!promises || bool(several)) {
 		// Only one gang can be named as the one that the result depends on.
-		m.wake = make(chan struct{})
-		if !C.pw_moving_armed(m.c) {
-			<-m.wake
-		}
+		m.await()
 		ready = true
 	}
 	if ready {
@@ -222,26 +227,83 @@ func (m *move) start(h, made *C.pw_export_array) error {
 			return err
 		}
 	}
-	if err := m.promise(); err != nil {
-		m.undone = true
-		if ready || bool(C.pw_moving_armed(m.c)) {
-			m.end()
+	err := m.promise()
+	if err == nil {
+		C.pw_moved_begun(m.array, h, gang)
+	}
+	m.begin(err != nil)
+	return err
+}
+
+// watch watches the sources, and reports whether all are ready.
+func (m *move) watch() bool {
+	m.waits = 1
+	for i := range m.sources {
+		if len(m.sources[i].pieces) == 0 {
+			continue
 		}
-		return err
+		m.mu.Lock()
+		m.waits++
+		m.mu.Unlock()
+		if C.pw_moving_watch(m.c, C.size_t(i)) {
+			m.arrived(i)
+		}
 	}
-	C.pw_moved_begun(m.array, h, gang)
-	if ready || bool(C.pw_moving_armed(m.c)) {
-		go m.run()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.waits == 1
+}
+
+// await waits until all sources are ready.
+func (m *move) await() {
+	m.mu.Lock()
+	if m.waits == 1 {
+		m.mu.Unlock()
+		return
 	}
-	return nil
+	m.wake = make(chan struct{})
+	m.mu.Unlock()
+	<-m.wake
 }
 
 //export pwGoMove
-func pwGoMove(handle C.uintptr_t) {
-	if m := cgo.Handle(handle).Value().(*move); m.wake != nil {
+func pwGoMove(handle C.uintptr_t, source C.size_t) {
+	cgo.Handle(handle).Value().(*move).arrived(int(source))
+}
+
+// arrived records that a source is ready, or has failed.
+func (m *move) arrived(source int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waits--
+	m.ready = append(m.ready, m.sources[source].pieces...)
+	if m.wake != nil && m.waits == 1 {
 		close(m.wake)
-	} else {
-		go m.run()
+	}
+	m.goOn()
+}
+
+// begin lets pieces be copied; or, if the move is given up, lets its end come.
+func (m *move) begin(undone bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.undone = undone
+	m.waits--
+	m.begun = true
+	m.goOn()
+}
+
+// goOn has goroutines copy what is ready. Called with the lock.
+func (m *move) goOn() {
+	switch {
+	case !m.begun:
+	case !m.undone:
+		for range min(m.most-m.copying, len(m.ready)) {
+			m.copying++
+			go m.run()
+		}
+	case m.waits == 0:
+		go m.end()
 	}
 }
 
@@ -257,22 +319,27 @@ func (m *move) let() {
 	m.s.moves.Done()
 }
 
-// open finds the bytes of sources that are ready. It returns 0, or 1 + the index of a source that has an error.
+// open finds the bytes of sources, which are all ready. It returns 0, or 1 + the index of a source that has an error.
 func (m *move) open() (failed int) {
 	for i := range m.sources {
-		s := &m.sources[i]
-		if !s.read || s.data != nil {
-			continue
-		}
-		bytes := C.pw_moving_bytes(m.c, C.size_t(i))
-		if bytes == nil {
+		if len(m.sources[i].pieces) > 0 && m.read(i) == nil {
 			failed = 1 + i
-			continue
 		}
-		dtype := shape.DType(C.pw_export_shard(m.c.from, C.size_t(i)).shape._type)
-		s.data = unsafe.Slice((*byte)(unsafe.Pointer(bytes)), shape.Shape{DType: dtype, Dims: m.plan.From[i].Size}.Bytes())
 	}
 	return failed
+}
+
+// read returns the bytes of a source that is ready, or nil if it has an error.
+func (m *move) read(source int) []byte {
+	s := &m.sources[source]
+	s.once.Do(func() {
+		if bytes := C.pw_moving_bytes(m.c, C.size_t(source)); bytes != nil {
+			dtype := shape.DType(C.pw_export_shard(m.c.from, C.size_t(source)).shape._type)
+			size := shape.Shape{DType: dtype, Dims: m.plan.From[source].Size}.Bytes()
+			s.data = unsafe.Slice((*byte)(unsafe.Pointer(bytes)), size)
+		}
+	})
+	return s.data
 }
 
 // now makes the result on the calling thread.
@@ -327,7 +394,7 @@ func (m *move) copy(p *reshard.Piece) bool {
 	if d.data == nil {
 		return false
 	}
-	reshard.Copy(d.data, m.plan.To[p.To].Size, p.At, m.sources[p.From].data, m.plan.From[p.From].Size, p.Start, p.Size,
+	reshard.Copy(d.data, m.plan.To[p.To].Size, p.At, m.read(p.From), m.plan.From[p.From].Size, p.Start, p.Size,
 		m.width)
 	return true
 }
@@ -345,37 +412,42 @@ func (m *move) fail(d *destination, code C.int, message *C.char) {
 	C.pw_moved_fail(m.client, d.memory, m.shape, d.fulfill, code, message)
 }
 
-// run fulfills the promises once all sources are ready.
+// run copies pieces as long as any are ready.
 func (m *move) run() {
-	defer m.end()
-	if m.undone {
-		return
-	}
-	m.open()
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	work := func() {
-		for {
-			i := int(next.Add(1)) - 1
-			if i >= len(m.plan.Pieces) {
-				return
-			}
-			m.piece(&m.plan.Pieces[i])
+	for p := m.next(); p != nil; p = m.next() {
+		m.piece(p)
+		if m.done() {
+			C.pw_moved_settled(m.array)
+			m.end()
 		}
 	}
-	total := m.bytes * int64(len(m.dests))
-	for range min(runtime.GOMAXPROCS(0), len(m.plan.Pieces), int(total/each)) - 1 {
-		workers.Go(work)
+}
+
+// next takes a piece that is ready; nil ends the goroutine.
+func (m *move) next() *reshard.Piece {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.ready) == 0 {
+		m.copying--
+		return nil
 	}
-	work()
-	workers.Wait()
-	C.pw_moved_settled(m.array)
+	p := m.ready[0]
+	m.ready = m.ready[1:]
+	return p
+}
+
+// done reports whether the piece that was copied was the last.
+func (m *move) done() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.left--
+	return m.left == 0
 }
 
 // piece copies a piece, and completes its destination if it was the last one.
 func (m *move) piece(p *reshard.Piece) {
 	d := &m.dests[p.To]
-	if m.sources[p.From].data == nil {
+	if m.read(p.From) == nil {
 		d.failed.Store(int32(1 + p.From))
 	} else if d.failed.Load() == 0 && !m.copy(p) {
 		d.short.Store(true)

@@ -27,7 +27,7 @@ static inline pw_buffer* pw_export_shard(pw_export_array* h, size_t i) { return 
 uint64_t pw_export_gang(const pw_export_array* exported, bool* several);
 PJRT_Device* pw_device_numbered(PJRT_Client* client, int id);  // by the id that the client shows; or NULL
 
-// pw_source is a shard from which bytes are copied. Only its mover uses it until all are ready.
+// pw_source is a shard from which bytes are copied.
 typedef struct pw_source {
   struct pw_moving* moving;
   char* staged;  // its bytes, if they cannot be read in place
@@ -38,16 +38,15 @@ typedef struct pw_source {
 // pw_moving is an array that is being moved.
 typedef struct pw_moving {
   pw_export_array* from;
-  uintptr_t go;          // the argument of pwGoMove, which is called once unless pw_moving_armed returned true
-  _Atomic int32_t left;  // sources that are not ready, and 1 until it is armed
+  uintptr_t go;  // an argument of pwGoMove
   pw_source sources[];
 } pw_moving;
 
 pw_moving* pw_moving_new(pw_export_array* from, uintptr_t go);  // NULL: no memory
 void pw_moving_free(pw_moving* moving);
-void pw_moving_watch(pw_moving* moving, size_t source);  // the source will be read
-bool pw_moving_ready(pw_moving* moving);                 // whether all watched sources are ready, before it is armed
-bool pw_moving_armed(pw_moving* moving);                 // all sources are watched; returns whether they are ready
+// pw_moving_watch returns whether a source is ready, or has an error. If not, pwGoMove is called when it is or has; this
+// may be before pw_moving_watch returns.
+bool pw_moving_watch(pw_moving* moving, size_t source);
 // pw_moving_bytes returns a source's dense row-major bytes once it is ready; NULL: it has an error.
 const char* pw_moving_bytes(pw_moving* moving, size_t source);
 static inline pw_source* pw_moving_source(pw_moving* m, size_t i) { return &m->sources[i]; }
