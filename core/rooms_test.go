@@ -45,6 +45,7 @@ var rooms = []room{
 		"device/devicetest",
 		"core/cluster/clustertest"}},
 	{"core/bubble", nil},
+	{"core/series", []string{"core/controller", "core/controller/server"}},
 	{"core/invariants", []string{"core/schedule", "core/ledger", "core/controller", "core/worker/devicequeue"}},
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{

@@ -44,8 +44,8 @@ typedef struct pw_moving {
 
 pw_moving* pw_moving_new(pw_export_array* from, uintptr_t go);  // NULL: no memory
 void pw_moving_free(pw_moving* moving);
-// pw_moving_watch returns whether a source is ready, or has an error. If not, pwGoMove is called when it is or has; this
-// may be before pw_moving_watch returns.
+// pw_moving_watch returns whether a source is ready, or has an error. Otherwise pwGoMove is called once it is or has;
+// this may be before pw_moving_watch returns.
 bool pw_moving_watch(pw_moving* moving, size_t source);
 // pw_moving_bytes returns a source's dense row-major bytes once it is ready; NULL: it has an error.
 const char* pw_moving_bytes(pw_moving* moving, size_t source);
