@@ -62,16 +62,21 @@ func runAll(b testing.TB, clients []*stream, gangs int) time.Duration {
 }
 
 // Computations a second of so many clients together, and the part of the time that devices compute.
-func BenchmarkClients(b *testing.B) {
-	for _, cost := range []time.Duration{40, 330, 1040, 2400} {
+func BenchmarkClients(b *testing.B) { benchmarkClients(b, sharedWorkers, 40, 330, 1040, 2400) }
+
+// The same with so few workers that these do not take all processors.
+func BenchmarkClientsOfTwoWorkers(b *testing.B) { benchmarkClients(b, 2, 40, 330) }
+
+func benchmarkClients(b *testing.B, workers int, costs ...time.Duration) {
+	for _, cost := range costs {
 		cost *= time.Microsecond
 		for _, clients := range []int{1, 2, 4, 8, 16, 64} {
 			b.Run(fmt.Sprintf("cost=%v/clients=%d", cost, clients), func(b *testing.B) {
-				l := share(b, cluster.InProcess{}, sharedWorkers, sharedEach)
+				l := share(b, cluster.InProcess{}, workers, sharedEach)
 				var all []*stream
 				for i := range clients {
 					name := fmt.Sprintf("client-%d", i)
-					all = append(all, occupy(connect(b, l, name), name, sharedWorkers*sharedEach, cost))
+					all = append(all, occupy(connect(b, l, name), name, workers*sharedEach, cost))
 				}
 				runAll(b, all, 2*clients) // what a program takes is measured once
 				b.ResetTimer()
@@ -87,31 +92,36 @@ func BenchmarkClients(b *testing.B) {
 
 // What it costs that a device goes on to another client's computation: two clients whose gangs come A B A B …, and
 // A A B B …, by turns. "x-apart" is the time of the first by that of the second, the median of all turns, of which
-// "x-least" and "x-most" are the ends; "ABAB-switches" and "AABB-switches" are how often the first device went from one
-// client to the other, by its gangs, in a turn of each that is looked at and not timed. Clients submit in this order;
-// devices have that of the messages and of the controller, in which both kinds of turns are much alike.
+// "x-least" and "x-most" are the ends; "x-processor" is the same median of the process's processor time.
+// "ABAB-switches" and "AABB-switches" are how often the first device went from one client to the other, by its gangs,
+// in a turn of each that is looked at and not timed. So that devices have this order, too, the cluster dispatches in
+// order of arrival, and each gang is submitted when the controller has the one before.
 func BenchmarkSwitch(b *testing.B) {
 	for _, cost := range []time.Duration{0, 330 * time.Microsecond} {
 		b.Run(fmt.Sprintf("cost=%v", cost), func(b *testing.B) {
 			const turn = 512
-			l := share(b, cluster.InProcess{Heartbeat: 100 * time.Millisecond}, sharedWorkers, sharedEach)
-			pair := []*stream{occupy(connect(b, l, "a"), "a", sharedWorkers*sharedEach, cost),
-				occupy(connect(b, l, "b"), "b", sharedWorkers*sharedEach, cost)}
-			alternate(b, pair, turn, 1) // what a program takes is measured once
+			const devices = sharedWorkers * sharedEach
+			l := share(b, cluster.InProcess{Heartbeat: 100 * time.Millisecond, FirstCome: true}, sharedWorkers, sharedEach)
+			pair := []*stream{occupy(connect(b, l, "a"), "a", devices, cost), occupy(connect(b, l, "b"), "b", devices, cost)}
+			alternate(b, l, pair, turn, 1) // what a program takes is measured once
 			var took time.Duration
-			var ratios []float64
+			var ratios, processor []float64
 			b.ResetTimer()
 			for i := range b.N {
-				var turns [3]time.Duration
+				var turns, used [3]time.Duration
 				for k := range 2 {
 					inRow := 1 + (i+k)%2 // who is first takes turns, too
-					turns[inRow] = alternate(b, pair, turn, inRow)
+					cpu := processTime(b)
+					turns[inRow] = alternate(b, l, pair, turn, inRow)
+					used[inRow] = processTime(b) - cpu
 				}
 				took += turns[1]
 				ratios = append(ratios, turns[1].Seconds()/turns[2].Seconds())
+				processor = append(processor, used[1].Seconds()/used[2].Seconds())
 			}
 			b.StopTimer()
 			reportRatios(b, ratios, "x-apart")
+			b.ReportMetric(median(processor), "x-processor")
 			b.ReportMetric(took.Seconds()*1e6/float64(b.N)/turn, "µs/gang")
 			b.ReportMetric(switches(b, l, pair, turn, 1), "ABAB-switches")
 			b.ReportMetric(switches(b, l, pair, turn, 2), "AABB-switches")
@@ -120,13 +130,18 @@ func BenchmarkSwitch(b *testing.B) {
 	}
 }
 
+// median sorts values and returns the one in the middle.
+func median(values []float64) float64 {
+	slices.Sort(values)
+	n := len(values)
+	return (values[(n-1)/2] + values[n/2]) / 2
+}
+
 // reportRatios reports the median of some ratios as a unit, and the least and the most of them.
 func reportRatios(b *testing.B, ratios []float64, unit string) {
-	slices.Sort(ratios)
-	n := len(ratios)
-	b.ReportMetric((ratios[(n-1)/2]+ratios[n/2])/2, unit)
+	b.ReportMetric(median(ratios), unit)
 	b.ReportMetric(ratios[0], "x-least")
-	b.ReportMetric(ratios[n-1], "x-most")
+	b.ReportMetric(ratios[len(ratios)-1], "x-most")
 }
 
 // switches returns how often the first device goes from one client to the other while alternate runs gangs, by their
@@ -137,7 +152,7 @@ func switches(b *testing.B, l *cluster.Local, pair []*stream, gangs, inRow int) 
 	after := l.Timeline(&wire.Look{Most: 1}).Newest // what was done before is not counted
 	looking.Go(func() { all = firstDevice(l, after, 2*time.Second) })
 	time.Sleep(time.Second) // until it is looked at
-	alternate(b, pair, gangs, inRow)
+	alternate(b, l, pair, gangs, inRow)
 	looking.Wait()
 	n := 0
 	for i, d := range all {
@@ -174,14 +189,17 @@ func firstDevice(l *cluster.Local, after uint64, during time.Duration) (all []di
 }
 
 // alternate runs gangs of two clients, so many of one and then as many of the other, and returns how long they take.
-func alternate(b *testing.B, pair []*stream, gangs, inRow int) time.Duration {
+func alternate(b *testing.B, l *cluster.Local, pair []*stream, gangs, inRow int) time.Duration {
 	begun := time.Now()
 	for i := range gangs {
 		m := pair[i/inRow%2]
 		if len(m.tokens) == underWay {
 			m.end(b)
 		}
-		m.start()
+		sent := l.Report().Gangs
+		for m.start(); l.Report().Gangs == sent; {
+			runtime.Gosched()
+		}
 	}
 	for _, m := range pair {
 		for len(m.tokens) > 0 {
@@ -194,18 +212,15 @@ func alternate(b *testing.B, pair []*stream, gangs, inRow int) time.Duration {
 // What it costs that people look at a cluster with 100,000 arrays on 2,048 devices once a second, by `pathways top`,
 // the web page, and a scrape of its metrics: "x-watched" is the time of a gang while it is looked at, beside gangs, by
 // that in the turns of a second before and after, the median of all of these, of which "x-least" and "x-most" are the
-// ends. "%look" is the processor time of what is asked in a second, as a part of all processors: between gangs, so that
-// nothing else takes any. Answers are encoded, but neither sent nor drawn.
+// ends. "%look" is the processor time of an idle second in which it is looked at, less that of one in which it is not,
+// as a part of all processors. Answers are encoded, but neither sent nor drawn.
 func BenchmarkWatching(b *testing.B) {
 	const workers, each, arrays = 512, 4, 100_000
 	l := share(b, cluster.InProcess{}, workers, each)
 	s := connect(b, l, "client")
 	holds(b, s, arrays, workers*each)
 	m := occupy(s, "step", workers*each, 0)
-	site := watch.New(watch.Config{Source: l, Open: true})
-	defer site.Close()
-	looks := func() {
-		l.Answer(new(wire.Ask), wire.Viewer{}) // what the history has made, each second
+	look := func(site *watch.Site) { // beside what the site's history asks for
 		top := l.Answer(watch.Recent(), wire.Viewer{})
 		if _, err := proto.Marshal(top); err != nil {
 			b.Error(err)
@@ -231,21 +246,29 @@ func BenchmarkWatching(b *testing.B) {
 		all.Wait()
 		return time.Since(begun).Seconds() / float64(ran)
 	}
+	idle := func(beside func()) time.Duration {
+		cpu, end := processTime(b), time.After(turn)
+		beside()
+		<-end
+		return processTime(b) - cpu
+	}
+	nothing := func() {}
 	m.run(b, few, few)
-	looks()
-	var look time.Duration
+	var looking time.Duration
 	var ratios []float64
 	b.ResetTimer()
 	for range b.N {
-		before, watched, after := gangs(func() {}), gangs(looks), gangs(func() {})
-		ratios = append(ratios, 2*watched/(before+after))
-		cpu := processTime(b)
-		looks()
-		look += processTime(b) - cpu
+		before, unseen := gangs(nothing), idle(nothing)
+		site := watch.New(watch.Config{Source: l, Open: true})
+		looks := func() { look(site) }
+		watched, seen := gangs(looks), idle(looks)
+		site.Close()
+		ratios = append(ratios, 2*watched/(before+gangs(nothing)))
+		looking += seen - unseen
 	}
 	b.StopTimer()
 	reportRatios(b, ratios, "x-watched")
-	b.ReportMetric(100*look.Seconds()/float64(b.N)/turn.Seconds()/float64(runtime.NumCPU()), "%look")
+	b.ReportMetric(100*looking.Seconds()/float64(b.N)/turn.Seconds()/float64(runtime.NumCPU()), "%look")
 	b.ReportMetric(0, "ns/op")
 }
 
