@@ -85,6 +85,23 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 	return d.Spec
 }
 
+// drawChain draws an AllReduce that is a chain between hosts: drawSpec hardly ever has a group of ranks in order,
+// several of each process, with arrays that are cut into enough chunks.
+func drawChain(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
+	processes = rapid.IntRange(2, 4).Draw(t, "processes of the chain")
+	ranks = blocked(processes*rapid.IntRange(4, 6).Draw(t, "ranks each"), processes)
+	d := &drawing{T: t, Spec: &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{nil}}}
+	for r := range ranks {
+		d.Groups[0] = append(d.Groups[0], r)
+	}
+	d.reduce()
+	for i := range d.Operands {
+		d.Operands[i].Dims = []int64{rapid.Int64Range(1024, 2048).Draw(t, "elements")}
+		d.Results[i] = d.Operands[i]
+	}
+	return processes, ranks, d.Spec
+}
+
 // drawing is a Spec that is being drawn.
 type drawing struct {
 	*rapid.T

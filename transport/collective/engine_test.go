@@ -49,6 +49,10 @@ func TestCollectivesHaveTheTwinsResults(t *testing.T) {
 			g.Ranks = blocked(ranks, processes)
 		}
 		s := drawSpec(rt, ranks)
+		if rapid.IntRange(0, 7).Draw(rt, "chain") == 0 {
+			processes, g.Ranks, s = drawChain(rt)
+			ranks = len(g.Ranks)
+		}
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
 		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
@@ -60,6 +64,7 @@ func TestCollectivesHaveTheTwinsResults(t *testing.T) {
 				spin(later)
 			}
 		}
+		w.hub.comes = func(to uint64, _ transport.Key) { w.ended(Place{Process: to}) } // between its rounds, too
 		w.begin(g)
 		got, errs := w.enter(g, s, in, rapid.IntRange(1, 3).Draw(rt, "times"), rng)
 		for r, err := range errs {
@@ -157,6 +162,10 @@ func TestAbortAndLoss(t *testing.T) {
 		ranks := rapid.IntRange(2, 8).Draw(rt, "ranks")
 		g := Gang{ID: 9, Launch: 9, Ranks: places(rt, ranks, processes)}
 		s := drawSpec(rt, ranks)
+		if rapid.IntRange(0, 7).Draw(rt, "chain") == 0 {
+			processes, g.Ranks, s = drawChain(rt)
+			ranks = len(g.Ranks)
+		}
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
 		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
@@ -191,6 +200,7 @@ func TestAbortAndLoss(t *testing.T) {
 		m := drawMoment(rt, times*ranks)
 		if !early {
 			w.ended = func(at Place) { m.end(at.Process == dead, fail) }
+			w.hub.comes = func(to uint64, _ transport.Key) { m.stand(to == dead) }
 		}
 		_, errs := w.enter(g, s, in, times, rng)
 		if !early {
@@ -227,7 +237,7 @@ func TestAbortAndLoss(t *testing.T) {
 }
 
 // moment is when a gang fails: once so many of all its calls have ended, and a little later, in whatever phase the next
-// ones are. From then on a process may stand still, until the gang has failed.
+// ones are. From then on a process may stand still, between its calls and in them, until the gang has failed.
 type moment struct {
 	calls, later int
 	stops        bool
@@ -242,15 +252,19 @@ func drawMoment(t *rapid.T, calls int) *moment {
 
 // end is told that a call has ended. It fails the gang when that is due, and returns when the next call may begin.
 func (m *moment) end(stands bool, fail func()) {
-	n := m.ended.Add(1)
-	if n == int64(m.calls) {
+	if m.ended.Add(1) == int64(m.calls) {
 		go func() {
 			spin(m.later)
 			fail()
 			close(m.failed)
 		}()
 	}
-	if n >= int64(m.calls) && m.stops && stands {
+	m.stand(stands)
+}
+
+// stand returns when a process that may stand still goes on.
+func (m *moment) stand(stands bool) {
+	if stands && m.stops && m.ended.Load() >= int64(m.calls) {
 		<-m.failed
 	}
 }
