@@ -13,6 +13,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/content"
 )
 
@@ -63,6 +65,75 @@ func TestDamagedCacheFilesAreNotRead(t *testing.T) {
 	err = writeCached(filepath.Join(filepath.Dir(path), "none", "x"), header, nil)
 	statustest.Fails(t, "a folder that is not there", err, status.NotFound)
 	statustest.Equal(t, len(statustest.Value(os.ReadDir(filepath.Dir(path))).OK(t)), 1, "files of the folder")
+}
+
+// FuzzReadCached reads files of a cache that are damaged, or that another program has written with a right sum: each is
+// refused, or has what a file has that is written of it again.
+func FuzzReadCached(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "key.program")
+	info := &wire.ProgramInfo{Name: "f"}
+	constants := statustest.Value(constantsOf([]device.Constant{constantOf(7, 5), constantOf(1, 3)})).OK(f)
+	for _, c := range []struct {
+		loadable *wire.Loadable
+		parts    []*content.Memory
+	}{
+		{&wire.Loadable{Serialized: []byte("serialized")}, nil},
+		{&wire.Loadable{Kept: true}, []*content.Memory{content.Bytes([]byte("serialized")), content.Bytes([]byte("code"))}},
+		{&wire.Loadable{Kept: true}, append([]*content.Memory{content.Bytes([]byte("serialized")), content.Bytes(nil)},
+			constants...)},
+	} {
+		header := statustest.Value(proto.Marshal(&wire.Compiled{Info: info, Loadable: c.loadable})).OK(f)
+		statustest.OK(f, writeCached(path, header, c.parts))
+		whole := statustest.Value(os.ReadFile(path)).OK(f)
+		f.Add(whole, false)
+		f.Add(whole[sha256.Size:], true)
+		f.Add(whole[sha256.Size:len(whole)-1], true)
+	}
+	release(constants...)
+	d := statustest.Value(sim.Open(sim.Options{Devices: 1})).OK(f)
+	w := &Worker{driver: d, queues: make([]*queue, 1)}
+	program := sim.Program{Name: "p", Params: []sim.Param{{DType: "u32", Dims: []int64{5}}}}
+	f.Fuzz(func(t *testing.T, file []byte, summed bool) {
+		path, used := filepath.Join(t.TempDir(), "key.program"), content.Used()
+		if summed {
+			sum := sha256.Sum256(file)
+			file = append(sum[:], file...)
+		}
+		statustest.OK(t, os.WriteFile(path, file, 0o600))
+		m, parts, err := readCached(path)
+		if err != nil {
+			statustest.Fails(t, "the error", err, status.DataLoss, "the file is damaged")
+			statustest.Equal(t, content.Used(), used, "bytes of a file that was refused")
+			return
+		}
+		size := 0
+		for _, part := range parts {
+			size += len(part.Data)
+		}
+		if size > len(file) || m.Loadable.Kept != (len(parts) >= 2) {
+			t.Errorf("of %d bytes come %d parts with %d; kept: %t", len(file), len(parts), size, m.Loadable.Kept)
+		}
+		statustest.OK(t, writeCached(path, statustest.Value(proto.Marshal(m)).OK(t), parts))
+		again, copies, err := readCached(path)
+		if err != nil || !proto.Equal(again, m) || len(copies) != len(parts) {
+			t.Fatalf("written again, it is %v with %d parts, %v; want %v with %d", again, len(copies), err, m, len(parts))
+		}
+		for i, part := range parts {
+			statustest.EqualSlices(t, copies[i].Data, part.Data, "part %d", i)
+		}
+		release(copies...)
+		if len(parts) > 2 {
+			x := statustest.Value(d.Compile(t.Context(), program.Source(), nil)).OK(t)
+			if with, err := w.withConstants(x, parts[2:]); err == nil {
+				with.Close()
+			} else if code := status.CodeOf(err); code != status.DataLoss && code != status.InvalidArgument {
+				t.Errorf("constants that are damaged: %v", err)
+			}
+		}
+		release(parts...)
+		statustest.Soon(t, content.Used, used, "bytes that are left")
+		statustest.Equal(t, statustest.Value(d.MemoryStats(0)).OK(t).InUse, 0, "bytes on the device")
+	})
 }
 
 // A key names a file in the folder and nowhere else.
