@@ -32,7 +32,8 @@ func blocked(ranks, processes int) []Place {
 }
 
 // moved are the types of arrays that only move: those of kernels, and others, of which some share a byte.
-var moved = append(slices.Clone(dtypes), shape.F8E5M2, shape.F8E4M3FN, shape.F8E4M3, shape.S2, shape.U2, shape.S4,
+var moved = append(slices.Clone(dtypes), shape.F8E5M2, shape.F8E4M3FN, shape.F8E4M3B11FNUZ, shape.F8E5M2FNUZ,
+	shape.F8E4M3FNUZ, shape.F8E4M3, shape.F8E3M4, shape.F8E8M0FNU, shape.S1, shape.U1, shape.S2, shape.U2, shape.S4,
 	shape.U4, shape.F4E2M1FN)
 
 // few ranks may have large arrays.
@@ -128,6 +129,14 @@ func (d *drawing) groups() {
 	case spmd.PartitionID, spmd.ReplicaID:
 		d.Site = -1
 	case spmd.CollectivePermute:
+	case spmd.AllReduce, spmd.CollectiveBroadcast: // groups may differ in size
+		for rest := d.order; len(rest) > 0; {
+			n := min(d.n, len(rest))
+			if rapid.Bool().Draw(d.T, "another size") {
+				n = rapid.IntRange(1, len(rest)).Draw(d.T, "size")
+			}
+			d.Groups, rest = append(d.Groups, slices.Clone(rest[:n])), rest[n:]
+		}
 	default:
 		for g := range slices.Chunk(d.order, d.n) {
 			d.Groups = append(d.Groups, slices.Clone(g))
