@@ -2,6 +2,7 @@ package content_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"sync"
 	"testing"
 
@@ -166,4 +167,61 @@ func TestReceiverTakesFewChunksAtATime(t *testing.T) {
 		m.Release()
 	}
 	one.Fail(transport.Contents(), 7, status.New(status.Cancelled, "the test has ended"))
+}
+
+// FuzzReceive has a process send any header and any chunks. The receiver takes no more than its limit and what the
+// header says, or says why not, and keeps no memory.
+func FuzzReceive(f *testing.F) {
+	header := func(sizes ...uint64) (all []byte) {
+		for i := range content.MaxParts {
+			n := uint64(0)
+			if i < len(sizes) {
+				n = sizes[i]
+			}
+			all = binary.LittleEndian.AppendUint64(all, n)
+		}
+		return all
+	}
+	f.Add(header(3, 2), []byte("abcde"), uint8(3))
+	f.Add(header(), []byte{}, uint8(0))
+	f.Add(header(3), []byte("abcde"), uint8(5))
+	f.Add(header(1<<63), []byte{}, uint8(0))
+	f.Add(header(content.MaxSize, content.MaxSize), []byte{}, uint8(0))
+	f.Add(header(3)[:9], []byte("abc"), uint8(3))
+	const limit = 1 << 20
+	f.Fuzz(func(t *testing.T, header, chunks []byte, cut uint8) {
+		used := content.Used()
+		pool := shm.NewPool(shm.Config{})
+		hub := inproc.NewHub(pool)
+		one, two := statustest.Value(hub.Join(1, "")).OK(t), statustest.Value(hub.Join(2, "")).OK(t)
+		var e ends
+		e.receive(two, 1, limit)
+		push := func(part uint64, data []byte) {
+			one.PushBytes(2, transport.Key{Space: transport.Contents(), ID: 7, Part: part}, data, func(error) {})
+		}
+		push(0, header)
+		at := min(int(cut), len(chunks))
+		push(1, chunks[:at])
+		push(2, chunks[at:])
+		two.Peers(nil, []uint64{1}, status.New(status.Unavailable, "process 1 was lost")) // what has not come will not
+		if err := <-e.received; err == nil {
+			var sizes, got []byte
+			for _, part := range e.parts {
+				sizes = binary.LittleEndian.AppendUint64(sizes, uint64(len(part.Data)))
+				got = append(got, part.Data...)
+				part.Release()
+			}
+			if !bytes.Equal(sizes, header) || len(got) > limit || !bytes.HasPrefix(chunks, got) {
+				t.Errorf("header %x and chunks %q, cut at %d, become %x with %q", header, chunks, at, sizes, got)
+			}
+		} else if code := status.CodeOf(err); code != status.InvalidArgument && code != status.Unavailable ||
+			err.Error() == "" {
+			t.Errorf("the error: %v: %v", code, err)
+		}
+		one.Close()
+		two.Close()
+		pool.Trim()
+		statustest.Equal(t, pool.Stats().Mapped, 0, "bytes of blocks that stay")
+		statustest.Equal(t, content.Used(), used, "bytes of transfers that stay")
+	})
 }
