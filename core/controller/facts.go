@@ -394,6 +394,9 @@ func (st *State) restorePrograms(k *Kept) {
 			st.keep(tablePrograms, programKey(p.Session, p.Program), nil)
 			continue
 		}
+		if s.programs[p.Program] != nil {
+			continue // in a damaged file, two facts say the same
+		}
 		place, err := st.place(s, p.Devices)
 		c := st.compiled[p.Key]
 		if c == nil && err == nil {

@@ -112,11 +112,11 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 
 // checkOffer refuses impossible offers.
 func checkOffer(h *wire.Hello) error {
-	o := h.Worker
+	o := h.GetWorker()
 	if o == nil || len(o.Devices) > maxLocal || len(o.Addresses) > 16 || len(o.Board) > maxPath {
 		return status.New(status.InvalidArgument,
-			"worker %s offers nothing, more than %d devices, more than 16 addresses, or a path of more than %d bytes", h.Name,
-			maxLocal, maxPath)
+			"worker %s offers nothing, more than %d devices, more than 16 addresses, or a path of more than %d bytes",
+			h.GetName(), maxLocal, maxPath)
 	}
 	for i, d := range o.Devices {
 		if d == nil || int(d.Local) != i {
