@@ -62,21 +62,23 @@ func runAll(b testing.TB, clients []*stream, gangs int) time.Duration {
 }
 
 // Computations a second of so many clients together, and the part of the time that devices compute.
-func BenchmarkClients(b *testing.B) { benchmarkClients(b, sharedWorkers, 40, 330, 1040, 2400) }
+func BenchmarkClients(b *testing.B) {
+	benchmarkClients(b, sharedWorkers, sharedEach, 40, 330, 1040, 2400)
+}
 
-// The same with so few workers that these do not take all processors.
-func BenchmarkClientsOfTwoWorkers(b *testing.B) { benchmarkClients(b, 2, 40, 330) }
+// The same with so few devices that these do not take all processors.
+func BenchmarkClientsOfTwoDevices(b *testing.B) { benchmarkClients(b, 2, 1, 40, 330) }
 
-func benchmarkClients(b *testing.B, workers int, costs ...time.Duration) {
+func benchmarkClients(b *testing.B, workers, each int, costs ...time.Duration) {
 	for _, cost := range costs {
 		cost *= time.Microsecond
 		for _, clients := range []int{1, 2, 4, 8, 16, 64} {
 			b.Run(fmt.Sprintf("cost=%v/clients=%d", cost, clients), func(b *testing.B) {
-				l := share(b, cluster.InProcess{}, workers, sharedEach)
+				l := share(b, cluster.InProcess{}, workers, each)
 				var all []*stream
 				for i := range clients {
 					name := fmt.Sprintf("client-%d", i)
-					all = append(all, occupy(connect(b, l, name), name, workers*sharedEach, cost))
+					all = append(all, occupy(connect(b, l, name), name, workers*each, cost))
 				}
 				runAll(b, all, 2*clients) // what a program takes is measured once
 				b.ResetTimer()

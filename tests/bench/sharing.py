@@ -164,7 +164,7 @@ def figure8(quick):
                 ours, part = (of[name][str(count)] for name in ("ours", "of gloo"))
                 said = f"{ours['median']:8,.0f}/s, {ratio(part)} of JAX with gloo"
                 print(f"figure 8, {length} ms, {count} clients: {said}", flush=True)
-    here, few = (clocked_here(quick, name) for name in ("Clients", "ClientsOfTwoWorkers"))
+    here, few = (clocked_here(quick, name) for name in ("Clients", "ClientsOfTwoDevices"))
     return {"real": real, "simulated": clocked(quick, LENGTHS), "here": here, "few": few}
 
 
@@ -238,13 +238,13 @@ def page8(data):
             "128 simulated devices on 16 workers, which take the time that they say: computations a second, and in"
             " brackets the part of the time that the devices compute. On a clock of their own, messages take 50 µs and"
             " what processes compute takes nothing, so what is seen is the order in which gangs go. On this machine's"
-            f" clock, clients, controller and workers share {os.cpu_count()} processors; so beside 16 workers there are"
-            " rows of two, with eight devices each. What rounds to 1.00 × is 1 ×."
+            f" clock, clients, controller and workers share {os.cpu_count()} processors; so there are rows of two"
+            " workers with a device each, too. What rounds to 1.00 × is 1 ×."
         )
         verdicts = []
         counts = list(next(iter(data["simulated"].values())))
         rows = []
-        clocks = {"own clock": "simulated", "this machine's clock": "here", "this machine's clock, 2 workers": "few"}
+        clocks = {"own clock": "simulated", "this machine's clock": "here", "this machine's clock, 2 devices": "few"}
         for clock, of in ((clock, data[name]) for clock, name in clocks.items()):
             for length, rates in of.items():
                 cells = [rates.get(count) for count in counts]
