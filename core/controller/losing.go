@@ -175,7 +175,6 @@ func (st *State) leavingOn(w *worker) (numbers []uint64) {
 			numbers = append(numbers, n)
 		}
 	}
-	slices.Sort(numbers)
 	return numbers
 }
 

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,7 +23,6 @@ type storedFact struct {
 
 func storedFactsOf(t testing.TB, k *Kept) (all storedFacts) {
 	add := func(table string, m proto.Message) { all = append(all, storedFact{table, mustMarshal(t, m)}) }
-	slices.SortFunc(k.Links, func(a, b KeptLink) int { return cmp.Compare(a.Conn, b.Conn) })
 	for _, m := range k.Links {
 		add(TableLinks, m.KeptLink)
 	}
