@@ -198,9 +198,13 @@ func (m *move) start(h, made *C.pw_export_array) error {
 		m.dests[i].memory, m.dests[i].to = b.memory, b
 		m.dests[i].left.Store(int32(len(m.plan.Of(i))))
 	}
+	m.waits = 1
 	for i := range m.plan.Pieces {
 		p := &m.plan.Pieces[i]
-		m.sources[p.From].pieces = append(m.sources[p.From].pieces, p)
+		s := &m.sources[p.From]
+		if s.pieces = append(s.pieces, p); len(s.pieces) == 1 {
+			m.waits++
+		}
 	}
 	m.left, m.most = len(m.plan.Pieces), max(1, min(runtime.GOMAXPROCS(0), int(m.bytes*int64(len(m.dests))/each)))
 	m.s.moves.Add(1)
@@ -237,15 +241,8 @@ func (m *move) start(h, made *C.pw_export_array) error {
 
 // watch watches the sources, and reports whether all are ready.
 func (m *move) watch() bool {
-	m.waits = 1
 	for i := range m.sources {
-		if len(m.sources[i].pieces) == 0 {
-			continue
-		}
-		m.mu.Lock()
-		m.waits++
-		m.mu.Unlock()
-		if C.pw_moving_watch(m.c, C.size_t(i)) {
+		if len(m.sources[i].pieces) > 0 && bool(C.pw_moving_watch(m.c, C.size_t(i))) {
 			m.arrived(i)
 		}
 	}
