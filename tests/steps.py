@@ -5,10 +5,12 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 from pathways import mpmd
 
 WIDTH, ROWS = 8, 4
+EMBEDDED = pytest.mark.embedded("it is about partitioning, which is the same everywhere")
 
 
 def meshes(devices, stages, shape=(1,), axes=("x",)):

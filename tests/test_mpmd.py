@@ -21,10 +21,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pathways import mpmd
 from pathways.mpmd import _fragments, _timetable
-from steps import ROWS, bits, block, config, infer, loss, meshes, near, numbers, placed, train
+from steps import EMBEDDED, ROWS, bits, block, config, infer, loss, meshes, near, numbers, placed, train
 
 ON_CLUSTERS = mpmd.SCHEDULES if THOROUGH else ("1F1B",)  # of the schedules, those that are also tried there
-EMBEDDED = pytest.mark.embedded("it is about partitioning, which is the same everywhere")
 
 
 # --- schedules ---

@@ -12,10 +12,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pathways import mpmd
 from pathways.mpmd import _shardy
-from steps import block, config, infer, near, numbers, placed, train
+from steps import EMBEDDED, block, config, infer, near, numbers, placed, train
 
 HUGE = (1 << 20, 1 << 19)  # float32: 2 TiB, which no machine has
-EMBEDDED = pytest.mark.embedded("it is about partitioning, which is the same everywhere")
 
 
 @EMBEDDED
