@@ -116,12 +116,12 @@ type wait struct {
 }
 
 // Where things are: a page that says what this is; a bell for each member: how many blocks have come for it, at how
-// many it wants to be woken, and how often a lingering goroutine was woken, each on a line of its own; a ring for each
-// pair: how far it is written, how far read, and its bytes.
+// many it wants to be woken, how often a lingering goroutine was woken, and on which processor the member works, each
+// on a line of its own; a ring for each pair: how far it is written, how far read, and its bytes.
 const (
-	boardMagic   = 0x70617468_77617932
+	boardMagic   = 0x70617468_77617933
 	boardPage    = 4096
-	bellBytes    = 3 * 64
+	bellBytes    = 4 * 64
 	ringHeader   = 128
 	ringBytes    = 16 << 10
 	mailHeader   = 24             // size, form, gang, part
@@ -135,10 +135,12 @@ const (
 
 // The lines of a bell. The poller sleeps on the count, a goroutine that lingers on
 // the third. What is wanted is 0, or a count with wanted and perhaps wantedSoon set.
+// A processor is 1 + its number, or 0 where the member works on no large collective.
 const (
 	countLine = iota
 	wantLine
 	lingerLine
+	processorLine
 
 	wanted     = 1 << 63
 	wantedSoon = 1 << 62 // by who lingers, not the poller

@@ -329,6 +329,9 @@ func (m *meeting) work() {
 				go next.start(0)
 			}
 		}
+		if m.isLarge() {
+			m.gang.engine.board.spread(m.table.peers)
+		}
 		err = m.run(r)
 	}
 	for i := range m.peers {
@@ -341,8 +344,14 @@ func (m *meeting) work() {
 		m.start(inHand)
 		return
 	}
+	if m.isLarge() {
+		m.gang.engine.board.rest()
+	}
 	m.end(err)
 }
+
+// isLarge reports whether the members, who share a board, work on this for long.
+func (m *meeting) isLarge() bool { return m.table.together && len(m.table.rounds) > several }
 
 // end ends the calls that have arrived. Each goes on with its device's program
 // on a goroutine of its own, so that a chain of collectives is no recursion and
