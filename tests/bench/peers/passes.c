@@ -3,7 +3,8 @@
 //
 //     passes OPERATION PROCESSES BYTES CALLS
 //
-// prints the seconds of all calls, and those of the processors for them. A participant brings BYTES of float32.
+// prints the seconds of all calls, those of the processors for them, and those in which a process could run but had no
+// processor. A participant brings BYTES of float32.
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,11 +154,17 @@ static double now(void) {
   return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-// The processor time of this process.
-static double used(void) {
-  struct rusage u;
-  getrusage(RUSAGE_SELF, &u);
-  return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+// The processor time of this process, and the time in which it could run but had no processor. See schedstat in Linux'
+// Documentation/scheduler/sched-stats.rst.
+static void used(double* ran, double* queued) {
+  unsigned long long run, wait;
+  FILE* f = fopen("/proc/self/schedstat", "r");
+  if (!f || fscanf(f, "%llu %llu", &run, &wait) != 2) {
+    perror("/proc/self/schedstat");
+    exit(1);
+  }
+  fclose(f);
+  *ran = run / 1e9, *queued = wait / 1e9;
 }
 
 int main(int argc, char** argv) {
@@ -182,7 +188,7 @@ int main(int argc, char** argv) {
   if (passes == reduce_scatter) results /= processes;
   for (int p = 0; p < processes; p++) window[p] = memory(2 * BLOCK, MAP_SHARED);
   together = memory(sizeof *together, MAP_SHARED);
-  double* spent = memory(processes * sizeof *spent, MAP_SHARED);
+  double* spent = memory(processes * 2 * sizeof *spent, MAP_SHARED);  // as used says, of each process
   pthread_barrierattr_t shared;
   pthread_barrierattr_init(&shared);
   pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
@@ -193,19 +199,22 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < bytes / sizeof *operand; i++) operand[i] = me + 1;
   passes(bytes);
   meet();
-  double start = now(), before = used();
+  double before[2], *after = spent + 2 * me;
+  used(before, before + 1);
+  double start = now();
   for (int i = 0; i < calls; i++) {
     passes(bytes);
     meet();
   }
   double seconds = now() - start;
-  spent[me] = used() - before;
+  used(after, after + 1);
+  for (int i = 0; i < 2; i++) after[i] -= before[i];
   check(passes == all_reduce || passes == reduce_scatter, results);
   if (me < processes - 1) return 0;
   for (int status; wait(&status) > 0;)
     if (status) return 1;
-  double all = 0;
-  for (int p = 0; p < processes; p++) all += spent[p];
-  printf("%.9f %.9f\n", seconds, all);
+  double ran = 0, queued = 0;
+  for (int p = 0; p < processes; p++) ran += spent[2 * p], queued += spent[2 * p + 1];
+  printf("%.9f %.9f %.9f\n", seconds, ran, queued);
   return 0;
 }

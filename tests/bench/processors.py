@@ -1,0 +1,112 @@
+"""Where the processors' time goes in a large collective, beside the same copies in C.
+
+For each collective, count of workers and size: milliseconds of a call, of the workers' processor time, of the client's
+and the controller's, of threads of the workers that could run but had no processor (queued), and in which a processor
+was idle. Ours and the program of C take turns; medians. It takes some three minutes; nothing else should run.
+
+    python tests/bench/processors.py [--rounds N]
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import cluster  # noqa: E402
+import collectives  # noqa: E402
+import page  # noqa: E402
+import sides  # noqa: E402
+
+ROWS = {
+    2: [("AllReduce", 64), ("AllGather", 64), ("AllToAll", 64), ("ReduceScatter", 64), ("ReduceScatter", 256)],
+    4: [("AllReduce", 16), ("AllToAll", 16), ("ReduceScatter", 64)],
+    8: [("AllReduce", 64), ("AllToAll", 16), ("ReduceScatter", 64), ("ReduceScatter", 256)],
+}
+SECONDS = 0.3  # a turn
+PARTS = ("seconds", "ran", "others", "queued")
+HEADS = ("collective", "workers", "MiB", "", "a call", "workers", "client, controller", "queued", "idle")
+
+
+def started_below(process):
+    """Returns the processes that a process has started, by theirs too."""
+    found = [process]
+    for number in found:  # grows
+        for task in pathlib.Path(f"/proc/{number}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def is_worker(number):
+    return b"\0worker\0" in pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
+
+
+def used(numbers):
+    """Returns the seconds that threads ran, and those in which they could have (schedstat)."""
+    ran = queued = 0
+    for number in numbers:
+        for task in pathlib.Path(f"/proc/{number}/task").iterdir():
+            try:
+                words = (task / "schedstat").read_text().split()
+            except (FileNotFoundError, ProcessLookupError):  # a thread that has ended
+                continue
+            ran, queued = ran + int(words[0]) / 1e9, queued + int(words[1]) / 1e9
+    return ran, queued
+
+
+class Ours:
+    """Asks ours, and adds what its processes took."""
+
+    def __init__(self, side):
+        self.side = side
+        below = started_below(side.process.pid)
+        self.workers = [number for number in below if is_worker(number)]
+        self.others = [number for number in below if number not in self.workers]
+
+    def ask(self, calls, **asked):
+        before = *used(self.workers), *used(self.others)
+        answer = self.side.ask(calls=calls, **asked)
+        ran, queued, others, _ = (
+            now - then for now, then in zip((*used(self.workers), *used(self.others)), before, strict=True)
+        )
+        share = calls / (calls + 1)  # the process makes one call before it counts
+        return {"seconds": answer["seconds"], "ran": ran * share, "queued": queued * share, "others": others * share}
+
+
+def measure(systems, operation, size, rounds):
+    """Returns for each system the medians of the milliseconds of a call, by part."""
+    asked = {"operation": operation, "size": size << 20}
+    calls = max(2, round(SECONDS / systems["ours"].ask(calls=2, **asked)["seconds"] * 2))
+    turns = collections.defaultdict(list)
+    for _ in range(rounds):
+        for system, side in systems.items():
+            answer = side.ask(calls=calls, **asked)
+            turns[system].append([answer.get(part, 0) / calls * 1e3 for part in PARTS])
+    return {system: [statistics.median(part) for part in zip(*of, strict=True)] for system, of in turns.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="turns of each system (default 7)")
+    rounds = parser.parse_args().rounds
+    processors = len(os.sched_getaffinity(0))
+    cells = []
+    for workers, rows in ROWS.items():
+        with cluster.started(("ours", collectives.PASSES), workers, collectives.command) as (running, _, missing):
+            for why in missing.values():
+                raise sides.Ended(why)
+            systems = {"ours": Ours(running["ours"]), "in C": running[collectives.PASSES]}
+            for operation, size in rows:
+                for system, (call, ran, others, queued) in measure(systems, operation, size, rounds).items():
+                    idle = max(0, processors * call - ran - others)
+                    numbers = [f"{n:.1f}" for n in (call, ran, others, queued, idle)]
+                    cells.append([operation, str(workers), str(size), system, *numbers])
+                    print(*(f"{cell:>14}" for cell in cells[-1]), flush=True)
+    print(f"\n{page.table(HEADS, cells)}")
+
+
+if __name__ == "__main__":
+    sides.run(main)
