@@ -3,6 +3,9 @@
 import collections
 import contextlib
 import re
+import socket
+import struct
+import threading
 import time
 
 import jax
@@ -163,3 +166,66 @@ def test_work_still_running_at_the_end_is_in_the_profile(tmp_path):
         y = slow(x)
     y.block_until_ready()
     assert [name for name, *_ in events(device_planes(planes(tmp_path))[0])] == ["jit__lambda"]
+
+
+def field(number, value):
+    """A field of a protobuf: bytes, or an integer; that and a length are below 128 * 128."""
+    if isinstance(value, int):
+        return bytes([number << 3, value & 127 | 128, value >> 7])
+    return bytes([number << 3 | 2, len(value) & 127 | 128, len(value) >> 7]) + value
+
+
+def frame(kind, flags, stream, payload):
+    """A frame of HTTP/2."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def capture(port, directory, milliseconds):
+    """Asks a profiler's server for a profile, as xprof does: one call of gRPC, here by hand, without its packages.
+
+    The server writes the profile to the directory.
+    """
+    settings, header, data = 4, 1, 0
+    options = field(2, 2) + field(3, 1) + field(5, 1) + field(9, milliseconds)  # of the host, of devices, version, time
+    request = field(4, options) + field(5, str(directory).encode()) + field(6, b"captured") + field(7, b"here")
+    headers = {":method": "POST", ":scheme": "http", ":path": "/tensorflow.ProfilerService/Profile"}
+    headers |= {":authority": "here", "content-type": "application/grpc", "te": "trailers"}
+    words = (word.encode() for pair in headers.items() for word in pair)
+    lines = b"".join(b"\0" * (i % 2 == 0) + bytes([len(word)]) + word for i, word in enumerate(words))
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rb") as answer:
+        connection.sendall(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+            + frame(settings, 0, 0, b"")
+            + frame(header, 4, 1, lines)
+            + frame(data, 1, 1, b"\0" + struct.pack(">I", len(request)) + request)
+        )
+        kind = flags = 0
+        while kind != header or not flags & 1:  # until the trailer
+            high, low, kind, flags, _ = struct.unpack(">BHBBI", answer.read(9))
+            payload = answer.read(high << 16 | low)
+            if kind == settings and not flags:
+                connection.sendall(frame(settings, 1, 0, b""))
+    assert b"grpc-status\x010" in payload, payload
+
+
+def test_a_profile_that_is_captured_from_a_running_program(tmp_path, devices):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        _, port = free.getsockname()
+    x = sharded(8, 8)
+    everywhere(x).block_until_ready()
+    jax.profiler.start_server(port)
+    try:
+        capturing = threading.Thread(target=capture, args=(port, tmp_path, 200))
+        capturing.start()
+        calls = 0
+        while capturing.is_alive():
+            everywhere(x).block_until_ready()
+            calls += 1
+        capturing.join()
+    finally:
+        jax.profiler.stop_server()
+    by_device = device_planes(planes(tmp_path))
+    assert sorted(by_device) == [d.id for d in devices]
+    assert len(runs := {tuple(run for _, run, *_ in events(plane)) for plane in by_device.values()}) == 1
+    assert 0 < len(*runs) <= calls
