@@ -1,13 +1,17 @@
 """`pathways why` names the cause of a computation that stands still."""
 
+import os
 import re
+import shutil
 import signal
+import sysconfig
 
 from fresh import hear, tell
 from processes import Cluster, command, until
 
+# PR_SET_PTRACER: some systems let py-spy read only its own children, unless a process allows it.
 STANDS = """
-import jax, jax.numpy as jnp, numpy as np
+import ctypes, jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 d = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), P("d"))
@@ -19,7 +23,12 @@ input()
 y = total(x)
 print("stands", flush=True)
 assert y.tolist() == [6, 7, 8, 9]
-slow = jax.jit(lambda v: jax.pure_callback(lambda v: (print("called", flush=True), input(), v)[2], v, v))
+ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(2**64 - 1))
+def answers(v):
+    print("called", flush=True)
+    input()
+    return v
+slow = jax.jit(lambda v: jax.pure_callback(answers, v, v))
 slow(np.float32(1)).block_until_ready()
 print("done", flush=True)
 """
@@ -99,8 +108,8 @@ def test_what_stands_still_is_aborted_with_its_cause_and_all_goes_on():
 def test_why_names_a_stopped_worker_and_a_function_that_does_not_return():
     with Cluster(2, 2, "--silence", "60s") as cluster:
 
-        def why() -> str:
-            return command("why", "--dir", str(cluster.dir)).stdout
+        def why(**env: str) -> str:
+            return command("why", "--dir", str(cluster.dir), env=env).stdout
 
         client = cluster.start(STANDS)
         assert hear(client) == "ready"
@@ -114,6 +123,10 @@ def test_why_names_a_stopped_worker_and_a_function_that_does_not_return():
         cluster.signal("worker-1", signal.SIGCONT)
         assert hear(client) == "called"
         until("the client to be named", lambda: "the client has not returned from a function" in why())
+        assert "pip install py-spy, and py-spy dump --pid" in why(PATH=os.devnull)
+        with_spy = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+        if shutil.which("py-spy", path=with_spy):
+            assert re.search(r"\n +answers \(<string>:\d+\)\n", stack := why(PATH=with_spy)), stack
         tell(client)
         assert hear(client) == "done"
         client.communicate()
