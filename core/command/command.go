@@ -153,8 +153,7 @@ func (p *program) root() *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage{fmt.Errorf("unknown command %q; %s`pathways --help` lists the commands", args[0],
-					meant(cmd.SuggestionsFor(args[0])))}
+				return unknown(cmd, args[0])
 			}
 			cmd.SetOut(p.err)
 			_ = cmd.Help() // it only prints
@@ -175,6 +174,7 @@ func (p *program) root() *cobra.Command {
 	for name, short := range p.Elsewhere {
 		root.AddCommand(&cobra.Command{Use: name, Short: short, Run: func(*cobra.Command, []string) {}})
 	}
+	root.SetHelpCommand(help())
 	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.supervisor(), p.down(), p.status(),
 		p.top(), p.why(), p.queue(), p.events(), p.tenants(), p.address(), p.token(), p.certs(), p.options(), p.version()} {
 		explainArguments(cmd)
@@ -196,6 +196,31 @@ func explainArguments(cmd *cobra.Command) {
 	for _, below := range cmd.Commands() {
 		explainArguments(below)
 	}
+}
+
+// help returns the command that shows the help of another. Cobra's own answers an unknown one with the program's help.
+func help() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "show the help of a command",
+		Example: `  pathways help up
+  pathways help tenants apply`,
+		Long: "Prints what a command does, with examples and its flags; the same as `pathways COMMAND --help`.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknown(cmd.Root(), strings.Join(args, " "))
+			}
+			about.InitDefaultHelpFlag() // cobra adds it when it runs a command, and this one does not run
+			return about.Help()
+		},
+	}
+}
+
+// unknown returns the error for a command that does not exist, with those that the user may have meant.
+func unknown(root *cobra.Command, name string) error {
+	return usage{fmt.Errorf("unknown command %q; %s`pathways --help` lists the commands", name,
+		meant(root.SuggestionsFor(name)))}
 }
 
 // meant suggests the commands that the user may have meant.

@@ -63,7 +63,17 @@ func TestEveryCommandSaysWhatItDoesWithAnExample(t *testing.T) {
 			check(below)
 		}
 	}
-	check((&program{}).root())
+	root := (&program{}).root()
+	root.InitDefaultHelpCmd() // as cobra does when it runs
+	check(root)
+}
+
+func TestHelpOfACommandIsWhatItsFlagShows(t *testing.T) {
+	for _, name := range [][]string{{"up"}, {"tenants", "apply"}} {
+		flag := call(t, nil, append(name, "--help")...).ends(t, ExitSuccess, "Examples:", "--help")
+		command := call(t, nil, append([]string{"help"}, name...)...).ends(t, ExitSuccess)
+		statustest.Equal(t, command.out, flag.out, "the help of %v", name)
+	}
 }
 
 func TestWrongUseIsExplained(t *testing.T) {
@@ -78,6 +88,8 @@ func TestWrongUseIsExplained(t *testing.T) {
 	}{
 		{"nothing", short, nil, "expected a command"},
 		{"command", short, []string{"fly"}, "unknown command"},
+		{"help of a command", short, []string{"help", "tenant"}, "did you mean tenants"},
+		{"help of a command below another", short, []string{"help", "tenants", "fly"}, "unknown command \"tenants fly\""},
 		{"flag", short, []string{"up", "--wings", "2"}, "unknown flag"},
 		{"number", short, []string{"up", "--workers", "many"}, "--help"},
 		{"page", short, []string{"up", "--http", "127.0.0.1:0"}, "such as 127.0.0.1:8080"},

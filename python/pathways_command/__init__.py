@@ -24,6 +24,8 @@ SERVE = {"controller", "worker"}  # the commands that are processes of a cluster
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:2] == ["help", "doctor"]:
+        arguments = ["doctor", "--help"]
     if arguments[:1] == ["doctor"]:
         from pathways_command import _doctor
 

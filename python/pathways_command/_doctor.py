@@ -9,12 +9,27 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+EXAMPLES = """\
+Examples:
+  pathways doctor
+  pathways doctor --address tcp:10.0.0.5:8476        # this machine, and that cluster
+  pathways doctor --json | python -m json.tool
+
+exit codes: 0 ready, 1 something is missing (the report says what), 2 usage error"""
+
 
 def main(does: str, arguments: Sequence[str]) -> int:
     """Runs the command, which does what `does` says, and returns its exit code."""
     description = f"""\
-{does[0].upper()}{does[1:]}: versions, plugins, devices, memory; with a cluster, also its controller and workers."""
-    parser = argparse.ArgumentParser("pathways doctor", description=description, allow_abbrev=False)
+Use this first when something does not work. {does[0].upper()}{does[1:]}: versions,
+plugins, devices, memory; with a cluster, also its controller and workers."""
+    parser = argparse.ArgumentParser(
+        "pathways doctor",
+        description=description,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--address", help="address of a cluster's controller [PATHWAYS_ADDRESS]")
     parser.add_argument("--cluster", metavar="NAME", help="a cluster on this machine [PATHWAYS_CLUSTER]")
     parser.add_argument("--dir", metavar="DIRECTORY", help="directory of the clusters of this machine [PATHWAYS_DIR]")

@@ -575,6 +575,12 @@ def test_the_command_says_how_it_is_used():
     assert wrong.returncode == 2 and "docter" in wrong.stderr and "doctor" in wrong.stderr
 
 
+def test_help_of_doctor_has_an_example():
+    said = command("doctor", "--help")
+    assert said.returncode == 0 and "Examples:\n  pathways doctor\n" in said.stdout
+    assert command("help", "doctor").stdout == said.stdout
+
+
 def test_the_package_is_typed_and_says_what_it_offers():
     from importlib import resources
 
