@@ -216,9 +216,10 @@ func advise(address string, err error) error {
 	all, name := filepath.Dir(dir), filepath.Base(dir)
 	switch {
 	case isUnix && filepath.Base(path) == Socket && all != "/" && clusterName.MatchString(name):
-		err = status.New(status.Unavailable, "%w; no controller runs there now: "+
-			"unless its supervisor is about to start it again, start the cluster with `pathways up --dir %s --cluster %s` "+
-			"and the options it had, or with the same `pathways controller` again if that had started it", err, all, name)
+		err = status.New(status.Unavailable, "%w; no controller runs there now. Unless its supervisor "+
+			"is about to start it again, start the cluster with `pathways up --dir %s --cluster %s` and the options it had, "+
+			"or with the same `pathways controller` if that had started it; "+
+			"scripts without PATHWAYS_ADDRESS use this machine's devices", err, all, name)
 	case isUnix, errors.Is(err, syscall.ECONNREFUSED):
 		err = status.New(status.Unavailable, "%w; no controller listens there: "+
 			"start it with `pathways controller` if it has ended, or compare the address with its --listen", err)
