@@ -43,14 +43,14 @@ def measured(*so):
 def page12(data):
     text = ["## Figure 12: two islands", ""]
     text += paragraph(
-        f"Data parallel training over two islands of {DEVICES} simulated devices, with a clock of their own, real"
-        " messages and a real control plane. A model has 16 layers, whose backwards take twice as long as their"
-        " forwards; each device exchanges its part of the gradients with its partner in the other island. Cells are the"
-        " part of the time that devices compute: what they are told that 32 steps compute, by what the steps took. One"
-        " island of twice the size would exchange nothing and take the former; it is not run. A test in Go submits"
-        " the steps, as a stand-in for the examples' library, which runs in the rows of this machine below."
-        " Rows are by the time that the exchange takes on the network, as a part of the time that a step"
-        " computes. More is better."
+        f"Data-parallel training over two islands of {DEVICES} simulated devices, with a clock of their own, real"
+        " messages and a real control plane. The model has 16 layers, whose backwards take twice as long as their"
+        " forwards. Each device exchanges its part of the gradients with its partner in the other island. Cells are"
+        " the part of the time that devices compute: what 32 steps are told to compute, divided by what they took. A"
+        " single island of twice the size would exchange nothing and take only the former; it is not run. A test in Go"
+        " submits the steps in place of the examples' library, which runs in the rows of this machine below. Each row"
+        " is named after the time that the exchange takes on the network, as a part of the time that a step computes."
+        " More is better."
     )
     rows = [[f"{float(send):g}", *(f"{of[way]:.1%}" for way in WAYS)] for send, of in data.items()]
     text += [table(["sending / computing", *WAYS.values()], rows), "", "![figure 12](figure12.png)", ""]
@@ -63,12 +63,12 @@ def page12(data):
         text.append(verdict(f"Simulated, across steps, {said}: {at['late']:.1%} (target 99 %)", at["late"] >= 0.99))
         text.append("")
     text += paragraph(
-        "*Sent after the backward*, as in the paper and PaLM, costs what the network takes. *During it*, a layer's"
-        " gradients leave when its backward has made them: what is left is the last layer's, until the network takes"
-        " longer than the backward, two thirds of a step. *Used a step later*, after the next backward, all may be"
-        " under way for a whole step; the optimizer then has gradients of the weights before its last step, which the"
-        " user has to allow: `--late` of [the decoder over two islands](../../examples/models/two_islands.py), which"
-        " says exactly what it computes."
+        "*Sent after the backward*, as in the paper and PaLM, costs what the network takes. *Sent during it*, each"
+        " layer's gradients leave as soon as its backward has made them. Only those of the last layer are then left to"
+        " send, as long as the network takes no longer than the backward, which is two thirds of a step. *Used a step"
+        " later*, after the next backward, all gradients may be under way for a whole step. The optimizer then gets"
+        " gradients of the weights before its last step, which the user has to allow: `--late` of [the decoder over"
+        " two islands](../../examples/models/two_islands.py) says exactly what it computes."
     )
     return text
 
@@ -76,9 +76,9 @@ def page12(data):
 def page_delays(data):
     text = ["### Where messages take longer", ""]
     text += paragraph(
-        f"The same at {PAPERS}, by how long a message, or the first byte of an array, is under way from one island to"
-        " the other; above it is 50 µs. A step computes for 48 ms. It waits for one such delay if its own gradients are"
-        " used, and for none if they are used a step later."
+        f"The same at {PAPERS}, for several delays: the time that a message, or the first byte of an array, is under"
+        " way from one island to the other. In the table above it is 50 µs. A step computes for 48 ms. It waits for"
+        " one such delay if its own gradients are used, and for none if they are used a step later."
     )
     names = [delay.replace("us", " µs").replace("ms", " ms") for delay in data]
     rows = [[name, *(f"{of[way]:.1%}" for way in WAYS)] for name, of in zip(names, data.values(), strict=True)]

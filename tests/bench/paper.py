@@ -200,12 +200,12 @@ def page5(data):
     rows = [[name, *(rate(of.get(n)) for n in sizes)] for name, of in rates.items()]
     text = ["## Figure 5: computations a second", ""]
     text += paragraph(
-        "A computation is an AllReduce of one number and an addition, on the result of the one before. *OpByOp*: one"
-        f" call of the client for each. *Chained*: one call of a program of {computation.CHAIN} nodes. *Fused*: one"
-        f" call of a compiled function of {computation.CHAIN} computations. *Add only*: without the collective. *Each"
-        " call by itself*: with PATHWAYS_BATCH=false, so that queued calls do not share a message. TensorFlow waits for"
-        " each call, and instead of an AllReduce it sums at one of its servers. All others submit without waiting."
-        " Medians; higher is better."
+        "Each computation is an AllReduce of one number and an addition, and works on the result of the one before."
+        f" *OpByOp* makes one client call for each computation, *Chained* one call of a program of {computation.CHAIN}"
+        f" nodes, and *Fused* one call of a compiled function of {computation.CHAIN} computations. *Add only* leaves"
+        " out the collective. *Each call by itself* runs with PATHWAYS_BATCH=false, so that queued calls do not share"
+        " a message. All systems submit calls without waiting, except TensorFlow: it waits for each call, and instead"
+        " of an AllReduce it sums at one of its servers. Cells are medians; higher is better."
     )
     text += [table(["workers", *sizes], rows), "", "![figure 5](figure5.png)", ""]
 
@@ -239,8 +239,8 @@ def page5(data):
         rows = [[title, *(f"{of.get(str(n), 0):,.0f}" for n in counts)] for title, of in data["simulated"].items()]
         text.append("")
         text += paragraph(
-            "The control plane alone: computations a second on simulated devices, where a computation takes no time."
-            " Client, controller and all workers share one process; from 16 devices on a worker has four."
+            "The control plane alone: computations a second on simulated devices whose computations take no time. The"
+            " client, the controller and all workers share one process; from 16 devices on, each worker has four."
         )
         text += [table(["devices", *counts], rows)]
     if shards := data.get("shards"):
@@ -253,10 +253,10 @@ def page5(data):
 
         text.append("")
         text += paragraph(
-            "A client adds to that: µs until a call of a tiny computation returns (lower is better). *PJRT* is our PJRT"
-            " plugin, called through openpathways.h; *JAX* is what a call of a jitted function takes on top of it. Each"
-            f" further shard costs {each(alone):.2f} µs in JAX and {each(pjrt):.2f} µs in the plugin; messages and"
-            " graphs stay as they are."
+            "The client's part comes on top: µs until a call of a tiny computation returns (lower is better). *PJRT*"
+            " is our PJRT plugin, called through openpathways.h; *JAX* is what a call of a jitted function takes in"
+            f" addition to that. Each further shard costs {each(alone):.2f} µs in JAX and {each(pjrt):.2f} µs in the"
+            " plugin; messages and graphs do not grow with the number of shards."
         )
         rows = [[name, *(f"{us:,.1f}" for us in of.values())] for name, of in (("JAX", alone), ("PJRT", pjrt))]
         text += [table(["devices", *together], rows)]
@@ -294,8 +294,8 @@ def figure6(quick):
 def page6(data):
     text = ["## Figure 6: the smallest computation without a loss", ""]
     text += paragraph(
-        "A computation is a loop of some length and an AllReduce. Each cell is the time that a computation takes"
-        " multi-controller JAX with gloo, and our throughput as a multiple of its: above 1 we are faster."
+        "A computation is a loop of some length and an AllReduce. Each cell shows how long multi-controller JAX with"
+        " gloo takes for a computation, and our throughput relative to its: above 1 we are faster."
     )
     rows = []
     for workers, points in data["real"].items():
@@ -347,9 +347,9 @@ def page7(data):
     points = data["points"]
     text = ["## Figure 7: parallel and sequential dispatch", ""]
     text += paragraph(
-        "A program of several stages, each an addition on another worker; the client waits for each call. *Parallel*"
-        " dispatches all stages at once, *sequential* a stage when the one before has ended. *Moves alone* is the same"
-        " program without the additions. All in µs a stage; lower is better."
+        "A program has several stages, each an addition on a different worker; the client waits for each call."
+        " *Parallel* dispatches all stages at once; *sequential* dispatches a stage when the one before has ended."
+        " *Moves alone* is the same program without the additions. Times are µs per stage; lower is better."
     )
     heads = ["stages", "parallel", "sequential", "sequential / parallel", "moves alone", "parallel / moves"]
     rows = [
@@ -368,10 +368,11 @@ def page7(data):
             times, moves = p["parallel"] / p["sequential"], p["moves"] / p["parallel"]
             took = {how: 1e6 / p[how] for how in ("parallel", "sequential", "moves")}  # µs a stage
             why = (
-                f"Of the {took['sequential']:,.0f} µs a stage of sequential dispatch, {took['moves']:,.0f} are the"
-                f" move, which every dispatch needs, {took['parallel'] - took['moves']:,.0f} the addition, and"
-                f" {took['sequential'] - took['parallel']:,.0f} two messages through the controller, all that parallel"
-                f" dispatch can save. Against the moves alone it would be {p['moves'] / p['sequential']:.2f} ×."
+                f"Sequential dispatch takes {took['sequential']:,.0f} µs a stage: {took['moves']:,.0f} for the move,"
+                f" which every dispatch needs, {took['parallel'] - took['moves']:,.0f} for the addition, and"
+                f" {took['sequential'] - took['parallel']:,.0f} for two messages through the controller, which are all"
+                " that parallel dispatch can save. Against the moves alone it would be"
+                f" {p['moves'] / p['sequential']:.2f} ×."
             )
             text.append(verdict(f"{p['stages']} stages: {times:.2f} × sequential (target 2 ×)", times >= 2, why))
             why = (
@@ -402,11 +403,11 @@ def pipeline_page(data):
     ways, paper = data["ways"], stages.PAPERS[STAGES, 16] / stages.SPMD
     text = ["### Beside SPMD, on this machine", ""]
     text += paragraph(
-        f"The [examples' decoder](../../examples/README.md) of 27 million weights with Adam, {STAGES} workers of a"
-        " device each, steps of 64 sequences of 32 bytes. *SPMD* splits heads, MLPs and logits over the workers; a"
-        f" pipeline has a stage on each, and 16 microbatches; the *loop* is GPipe in plain JAX with a call for each"
-        f" stage and microbatch. They take turns, a step each, {data['rounds']} rounds (lowest – highest). More tokens"
-        " are better, and less processor time, which is that of all processes together."
+        f"The [examples' decoder](../../examples/README.md) of 27 million weights with Adam, on {STAGES} workers with"
+        " one device each, in steps of 64 sequences of 32 bytes. *SPMD* splits heads, MLPs and logits over the"
+        " workers. A pipeline has a stage on each worker, and 16 microbatches. The *loop* is GPipe in plain JAX with a"
+        f" call for each stage and microbatch. They take turns, a step each, for {data['rounds']} rounds (lowest –"
+        " highest). More tokens are better, and less processor time, which is that of all processes together."
     )
     titles = {"spmd": "SPMD", "gpipe": "gpipe", "1f1b": "1f1b", "loop": "loop", "one": "one worker, whole batch"}
     cells = [
@@ -419,11 +420,11 @@ def pipeline_page(data):
         said = f"{way}, {STAGES} stages, 16 microbatches: {got:.2f} × SPMD (target {paper:.3f}, the paper's)"
         text.append(verdict(said, got >= paper))
     text += ["", *paragraph(
-        f"All share {os.cpu_count()} processors, which another stage's work fills while one waits: a bubble costs no"
-        " time here, and what is compared is what ways to be on several workers cost beside one worker that has all"
-        " processors for itself. SPMD pays for its sums of activations, two a layer forward and two backward; a"
-        " pipeline for its moves, its computations of a sixteenth of the batch, and the sums of their gradients. What"
-        " bubbles take where each stage has a processor is in the rows above."
+        f"All workers share {os.cpu_count()} processors, and while one stage waits, the work of another fills them. So"
+        " a bubble costs no time here. The table compares the costs of using several workers in these ways, beside one"
+        " worker that has all processors to itself. SPMD pays for its sums of activations, two a layer forward and two"
+        " backward. A pipeline pays for its moves, for computing a sixteenth of the batch at a time, and for summing"
+        " the gradients of these parts. The rows above show what bubbles take where each stage has a processor."
     )]  # fmt: skip
     return text
 

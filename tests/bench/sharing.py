@@ -217,11 +217,12 @@ def compared(what, of):
 def page8(data):
     text = ["## Figure 8: computations a second of several clients", ""]
     text += paragraph(
-        f"Clients that each run programs of their own on the same {on(WORKERS)}, as fast as they can: all their"
-        " computations a second. *JAX with gloo*: as many clients of multi-controller JAX, each with a process for"
-        f" each device, which share the same {os.cpu_count()} processors. A computation is a loop of some length and an"
-        " AllReduce; medians of rounds, in each of which all take their turn; higher is better. What is compared is"
-        " compared in each round: the median (lowest – highest), of which the median decides."
+        f"Several clients run programs of their own on the same {on(WORKERS)}, each as fast as it can. Cells are the"
+        " computations a second of all clients together. *JAX with gloo* is the same number of clients of"
+        f" multi-controller JAX, each with one process per device, on the same {os.cpu_count()} processors. A"
+        " computation is a loop of some length and an AllReduce. In each round all of them take their turn; cells are"
+        " medians of rounds, and higher is better. Verdicts compare within rounds: they give the median ratio (lowest"
+        " – highest), and the median decides."
     )
     counts = list(next(iter(data["real"].values()))["ours"])
     rows, verdicts = [], []
@@ -235,11 +236,12 @@ def page8(data):
     text += [table(["clients", *counts], rows), "", "![figure 8](figure8.png)", "", *verdicts, ""]
     if data["simulated"]:
         text += paragraph(
-            "128 simulated devices on 16 workers, which take the time that they say: computations a second, and in"
-            " brackets the part of the time that the devices compute. On a clock of their own, messages take 50 µs and"
-            " what processes compute takes nothing, so what is seen is the order in which gangs go. On this machine's"
-            f" clock, clients, controller and workers share {os.cpu_count()} processors; so there are rows of two"
-            " workers with a device each, too. What rounds to 1.00 × is 1 ×."
+            "128 simulated devices on 16 workers, which compute for exactly as long as they are told to. Cells are"
+            " computations a second, and in brackets the part of the time that the devices compute. *Own clock*:"
+            " messages take 50 µs and the work of processes takes no time, so these rows show only the effect of the"
+            f" order of gangs. *This machine's clock*: clients, controller and workers share {os.cpu_count()}"
+            " processors. The rows with 2 devices have two workers with one device each, which leave some processor"
+            " time free. A ratio that rounds to 1.00 × counts as 1 ×."
         )
         verdicts = []
         counts = list(next(iter(data["simulated"].values())))
@@ -349,11 +351,11 @@ def observed(shared, clients, program, seconds):
 def page9(data):
     text = ["## Figure 9: shares of device time", ""]
     text += paragraph(
-        f"Four clients of four tenants, each with {UNDER_WAY} computations of {TRACED} ms under way, on"
-        f" {on(WORKERS)} of this machine, and on 128 simulated devices with a clock of their own. How far what a tenant"
-        " got is from its share, at most, over any second and over all of the time: in points of the time that the"
-        " device computed (not of all time, of which it is idle for some), and in brackets as a part of the tenant's"
-        " share, which is stricter. Less is better."
+        f"Four clients of four tenants, each with {UNDER_WAY} computations of {TRACED} ms under way, run on"
+        f" {on(WORKERS)} of this machine, and on 128 simulated devices with a clock of their own. Cells show how far a"
+        " tenant was from its share, at most: in any one second, and over the whole time. The first number is in"
+        " points of the time that the device computed, which leaves out its idle time. The number in brackets is a"
+        " part of the tenant's share, which is stricter. Less is better."
     )
     rows, verdicts = [], []
     for where, of in ((on(WORKERS), data["real"]), ("128 simulated devices", data["simulated"])):
@@ -399,10 +401,11 @@ def busy(bars, begin, end):
 def page11(data):
     text = ["## Figure 11: the use of devices", ""]
     text += paragraph(
-        f"Clients with computations of {TRACED} ms: the part of the time that devices compute, on {on(WORKERS)} that"
-        f" share {os.cpu_count()} processors with the clients and the controller, and on 128 simulated devices with a"
-        " clock of their own, where what processes compute takes no time. With this machine's clock, where clients,"
-        " controller and workers share these processors, figure 8's table has the same. More is better."
+        f"Clients run computations of {TRACED} ms. Cells show the part of the time that devices compute: on"
+        f" {on(WORKERS)} that share {os.cpu_count()} processors with the clients and the controller, and on 128"
+        " simulated devices with a clock of their own, where the work of processes takes no time. The table of figure"
+        " 8 shows the same on this machine's clock, where clients, controller and workers share these processors. More"
+        " is better."
     )
     counts = sorted({*data["real"], *data["simulated"]}, key=int)
     rows = [
@@ -483,12 +486,12 @@ NAMED = {
 def costs_page(data):
     text = ["## Costs of sharing and of looking", ""]
     text += paragraph(
-        "What a computation takes while `pathways.trace` records it, on two workers of two devices, by what it takes"
-        " otherwise, and the same of the processor time of the client, the controller and both workers: medians of"
-        " turns, and in brackets where the median of such turns lies with a probability of 95 %. Ratios are medians of"
-        " those of two turns that follow each other, not ratios of the medians beside them. Less is better."
-        " Verdicts go by processor time: on two processors the four processes wait for each other, and the time of a"
-        " turn varies by 10 % with nothing changed."
+        "The table shows what `pathways.trace` costs while it records, on two workers of two devices: the time of a"
+        " computation relative to the time without a trace, and the same for the processor time of the client, the"
+        " controller and both workers. Cells are medians of turns; in brackets is the range that has the median with a"
+        " probability of 95 %. A ratio is the median of the ratios of two turns that follow each other, not the ratio"
+        " of the medians beside it. Less is better. Verdicts go by processor time: on two processors the four"
+        " processes wait for each other, and the time of a turn varies by 10 % with nothing changed."
     )
     rows, verdicts = [], []
     for program, got in data["traced"].items():
@@ -501,7 +504,7 @@ def costs_page(data):
     text += [table(columns, rows), "", *verdicts, ""]
     if tenants := data["tenants"]:
         text += paragraph(
-            "What the order by shares costs the controller for a gang, from its submission to its end, while each of so"
+            "What it costs the controller to order a gang by shares, from its submission to its end, while each of so"
             " many tenants has one that waits:"
         )
         text += [table(["tenants", *tenants], [["µs a gang", *(f"{ns / 1e3:.2f}" for ns in tenants.values())]]), ""]

@@ -101,11 +101,11 @@ def page(data):
     rates, best = data["rates"], max(data["rates"]["None"].values())
     text = ["### On this machine, over a line with a rate", ""]
     text += paragraph(
-        f"A decoder of {WEIGHTS / 1e6:.1f} million weights on two islands of one device, {SIZES['batch']} sequences of"
-        f" {SIZES['length']} bytes a step: each island sends {4 * WEIGHTS / 1e6:.0f} MB a step to the other, through"
-        f" TLS, over a line whose rate the kernel limits. The islands share {os.cpu_count()} processors with client and"
-        " controller. Tokens a second, and as a part of the most without a limit. *Sending*: what a step's bytes"
-        " take of the line, as a part of that step."
+        f"A decoder of {WEIGHTS / 1e6:.1f} million weights on two islands of one device, with {SIZES['batch']}"
+        f" sequences of {SIZES['length']} bytes a step. Each island sends {4 * WEIGHTS / 1e6:.0f} MB a step to the"
+        f" other, through TLS, over a line whose rate the kernel limits. The islands share {os.cpu_count()} processors"
+        " with client and controller. Cells are tokens a second, and in brackets the part of the highest rate without"
+        " a limit. *Sending* is how long the line takes for a step's bytes, as a part of that step."
     )
 
     def row(name, rate, of):
@@ -118,16 +118,16 @@ def page(data):
     text += [table(heads, rows), ""]
     late = rates["None"]["late"] / rates["None"]["during"]
     text += paragraph(
-        "The simulated rows above are no forecast of these. Their 97.5 % and 99.9 % at 0.4 are of a network that takes"
-        " nothing but time; here the same two processors also encrypt, copy and add gradients, and with nothing to"
-        f" limit the line `--late` trains at {late:.0%} of the speed without it. The paper's ratio, 0.03, is not"
-        " among these rows."
+        "The simulated rows above do not predict these. Their 97.5 % and 99.9 % at 0.4 come from a network that takes"
+        " nothing but time. Here the same two processors also encrypt, copy and add gradients, and with nothing to"
+        f" limit the line `--late` trains at {late:.0%} of the speed without it. The paper's ratio, 0.03, is not among"
+        " these rows."
     )
     if data["delays"] is None:
         text += paragraph(
-            "Lines with a delay, too, are rows of this table where the kernel has netem (`CONFIG_NET_SCH_NETEM`), which"
-            " this one has not: run `python tests/bench/paper.py --figures slow` there, as root. The delays above are"
-            " those of the simulated network."
+            "Where the kernel has netem (`CONFIG_NET_SCH_NETEM`), this table also has rows for lines with a delay."
+            " This kernel does not have it: run `python tests/bench/paper.py --figures slow` as root on one that does."
+            " The delays above are those of the simulated network."
         )
     return text
 
@@ -161,10 +161,10 @@ def pipelines_page(data):
     paper = stages.PAPERS[stages.FIRST] / stages.SPMD
     text = ["### Beside SPMD, over a line with a rate", ""]
     text += paragraph(
-        "The same on two hosts of two devices each, network namespaces of this machine, joined by a line whose rate the"
-        " kernel limits. SPMD sends its sums of activations over it, a pipeline the activations between its two middle"
-        f" stages, both through TLS. {next(iter(data.values()))['rounds']} rounds (lowest – highest). *One worker*"
-        " computes the whole batch and sends nothing. More is better."
+        "The same on two hosts with two devices each: network namespaces of this machine, joined by a line whose rate"
+        " the kernel limits. SPMD sends its sums of activations over the line, a pipeline the activations between its"
+        f" two middle stages, both through TLS. {next(iter(data.values()))['rounds']} rounds (lowest – highest). *One"
+        " worker* computes the whole batch and sends nothing. More is better."
     )
     rows = [
         [f"{int(rate):,} Mbit/s", *(ratio(of["ways"][way]["by spmd"]) for way in ("gpipe", "1f1b", "one"))]
@@ -176,11 +176,10 @@ def pipelines_page(data):
     one = of["ways"]["one"]["by spmd"]["median"]
     return text + paragraph(
         "This shows that a pipeline loses less to a slow line than SPMD does where all stages share this machine's"
-        f" {os.cpu_count()} processors: a bubble costs no time here. It does not repeat the paper's {paper:.3f}, which"
-        f" is of stages with processors of their own and has a bubble of {stages.BUBBLE:.1%}, so there is no verdict."
-        f" Nor can one be computed. At {int(rate):,} Mbit/s one worker takes {1 - 1 / one:.0%} less time for a step"
-        " than SPMD; this contains the sums themselves, the line and TLS. If it were all that a pipeline can gain,"
-        f" gpipe would be at most {one:.2f} times as fast as SPMD, and {(1 - stages.BUBBLE) * one:.2f} times with a"
-        " bubble. But it is no bound: one worker does not keep both processors busy all the time, and a pipeline may be"
-        " faster."
+        f" {os.cpu_count()} processors: a bubble costs no time here. It does not repeat the paper's {paper:.3f}, where"
+        f" stages have processors of their own and a bubble takes {stages.BUBBLE:.1%}. So there is no verdict, and none"
+        f" can be computed. At {int(rate):,} Mbit/s one worker takes {1 - 1 / one:.0%} less time for a step than SPMD;"
+        " this contains the sums themselves, the line and TLS. If a pipeline could gain no more than that, gpipe would"
+        f" be at most {one:.2f} times as fast as SPMD, and {(1 - stages.BUBBLE) * one:.2f} times with a bubble. But it"
+        " may gain more, since one worker does not keep both processors busy all the time."
     )

@@ -107,11 +107,11 @@ def rows(data):
 def page2(data):
     text = ["## Table 2: pipelines", ""]
     text += paragraph(
-        "Pipelines whose places are workers of one simulated device each, with a clock of their own; messages and the"
-        " control plane are real, and a step is one call of a program. Forwards, and both halves of backwards, take"
-        " 20 ms each, a move between places 0.2 ms. Cells are the part of a step in which devices are idle, in a row of"
-        f" {STEPS} steps, as the devices' own times show it; in brackets what the schedule has if moves take no time."
-        " Less is better. *By calls*: GPipe as a loop does it that calls each computation and each move."
+        "Each place of a pipeline is a worker with one simulated device, on a simulated clock. Messages and the"
+        " control plane are real, and a step is one call of a program. A forward takes 20 ms, and so does each half of"
+        " a backward; a move between places takes 0.2 ms. Cells are the part of a step in which devices are idle, in a"
+        f" row of {STEPS} steps, by the devices' own times; in brackets is what the schedule has if moves take no time."
+        " Less is better. *By calls* is GPipe as a loop that calls each computation and each move."
     )
     heads = ["places", "microbatches", "gpipe by calls", *NAMES]
 
@@ -133,12 +133,12 @@ def page2(data):
 def real(data):
     text = paragraph(
         f"The same on this machine's clock: {PLACES[0]} places, `pathways.pipeline` in a script, and stages that sleep"
-        f" instead of computing, so that {os.cpu_count()} processors are enough; the client, the controller and the"
-        " workers are processes beside them. All have real-time priority where that is allowed, so that nothing else on"
-        " the machine delays them. *ms* is what a forward, or half of a backward, takes. *A row of steps* is the median"
-        f" step of {STEPS} in a row, from the end of one step to the end of the next, so it leaves out steps that other"
-        " work on the machine delayed; the lines below say what the whole row has with them. *One step* is as"
-        " `pipe.recorded()` says of a single step. In brackets stands what is planned."
+        f" instead of computing, so that {os.cpu_count()} processors are enough. The client, the controller and the"
+        " workers are processes of their own. All have real-time priority where that is allowed, so that nothing else"
+        " on the machine delays them. *ms* is what a forward, or half of a backward, takes. *A row of steps* is the"
+        f" median step of {STEPS} in a row, from the end of one step to the end of the next, so it leaves out steps"
+        " that other work on the machine delayed; the lines below also give the mean of the whole row. *One step* is"
+        " what `pipe.recorded()` says of a single step. The plan is in brackets."
     )
     cells = [cells for ms, at in data.items() for cells in real_rows(ms, at)]
     text += [table(["ms", "microbatches", "", *NAMES], cells), ""]
@@ -197,10 +197,11 @@ def listed(parts):
 def against_spmd(data):
     """The paper's table: throughput as a multiple of SPMD's."""
     text = paragraph(
-        "Tokens a second as a multiple of SPMD's. Nothing here says how much of its time SPMD spends in collectives, so"
-        f" that is taken from the paper: its GPipe of {FIRST[0]} stages and {FIRST[1]} microbatches is"
-        f" {PAPERS[FIRST] / SPMD:.3f} times as fast although {BUBBLE:.1%} are idle, so they are {COLLECTIVES:.1%}. More"
-        " is better. JaxPP reports 1.11 for its best pipeline against the best SPMD, of another model on GPUs."
+        "Tokens a second as a multiple of SPMD's. Nothing here says how much of its time SPMD spends in collectives,"
+        f" so the paper has to: its GPipe of {FIRST[0]} stages and {FIRST[1]} microbatches is"
+        f" {PAPERS[FIRST] / SPMD:.3f} times as fast as SPMD although {BUBBLE:.1%} of its time are idle, so collectives"
+        f" are {COLLECTIVES:.1%} of SPMD's. More is better. JaxPP reports 1.11 for its best pipeline against the best"
+        " SPMD, for another model on GPUs."
     )
     sizes = {(p, m): at for p, m, at in rows(data) if (p, m) in PAPERS}
 
@@ -222,8 +223,8 @@ def against_spmd(data):
         text.append(verdict(f"{p} places, {m} microbatches: {said}", min(same, other) >= want))
     allowed = ", ".join(f"{(1 - at['gpipe']['planned']) / (1 - COLLECTIVES):.3f}" for at in sizes.values())
     limit = paragraph(
-        f"By this arithmetic the timetable of gpipe and 1f1b allows {allowed}, no more. The paper's pipelines of 8 and"
-        " 16 stages were faster beside its SPMD, which the arithmetic does not explain."
+        f"By this arithmetic the timetable of gpipe and 1f1b allows no more than {allowed}. The paper's pipelines of 8"
+        " and 16 stages were faster than that, compared with its SPMD, which the arithmetic does not explain."
     )
     return [*text, "", *limit]
 

@@ -152,9 +152,10 @@ def lost(took):
 def page(data):
     text = ["## Weights from a trainer to a sampler", ""]
     text += paragraph(
-        f"{ARRAYS} arrays of float32, cut along their rows over a trainer's {TRAINERS} workers, go to a sampler's"
-        f" {SAMPLERS}, cut along their columns, by a push of [`pathways.sync`](../guides/weights.md) that is waited"
-        " for. GB/s, and how many times as fast as each of the others it is, within a turn; medians."
+        f"A trainer's {TRAINERS} workers have {ARRAYS} arrays of float32, split by rows. A push of"
+        f" [`pathways.sync`](../guides/weights.md), which is waited for, brings them to a sampler's {SAMPLERS} workers,"
+        " split by columns. The table shows GB/s, and how many times as fast as each of the others that is, within a"
+        " turn; medians."
     )
     heads = ["", "GB/s", *(f"of {title}" for title in TITLES.values())]
     rows, verdicts = [], []
