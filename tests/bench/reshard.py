@@ -6,8 +6,9 @@
 
 The weights lie on the first half of the workers, cut along their rows (fsdp), and go to the second half, cut along
 their columns (tp). They are one array, or thirty. In each round every way of moving them and every reference is taken
-once, in rotating order, so that whatever else the machine does slows all of them alike; a ratio is taken within a
-round, and the table shows the median of a row's ratios with the lowest and highest. The references move the same bytes:
+once, so that whatever else the machine does slows all of them alike, in random order, since a rotating one has the same
+way after the same other, with what that leaves in the caches; a ratio is taken within a round, and the table shows the
+median of a row's ratios with the lowest and highest. The references move the same bytes:
 
 * memcpy: one thread a processor copies its part into memory that was written before.
 * stream: one process sends the bytes to another over one TCP connection on loopback, out of and into memory that was
@@ -21,6 +22,7 @@ table of docs/guides/reshard.md at the end.
 import argparse
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -253,10 +255,10 @@ def measure(way, workers, mib, arrays, rounds):
             call["cold"] = float(ask(client, json.dumps({"way": name, "check": True})))
             client.stdout.readline()
             ask(client, json.dumps({"way": name}))
-        for i in range(rounds):
-            order = [*calls, *references]
+        any_order = random.Random(0)
+        for _ in range(rounds):
             took = {}
-            for name in order[i % len(order) :] + order[: i % len(order)]:
+            for name in any_order.sample([*calls, *references], len(calls) + len(references)):
                 if name in references:
                     took[name] = references[name]()
                     continue
