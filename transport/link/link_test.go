@@ -15,6 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/transporttest"
 )
 
 const (
@@ -97,25 +98,12 @@ func send(c transport.Conn, n int, pause func()) error {
 
 // receive takes numbers until it has n, in their order.
 func receive(c transport.Conn, n int) error {
-	for i := 0; i < n; {
-		kind, payload, err := c.Recv()
-		if err != nil {
-			return fmt.Errorf("frame %d: %w", i, err)
+	return transporttest.Frames(c, n, func(i int, payload []byte) error {
+		if want := fmt.Sprint(i); string(payload) != want {
+			return fmt.Errorf("got frame %q, want %q", payload, want)
 		}
-		burst := payload
-		if kind != wire.KindBurst {
-			burst = wire.AppendFrame(nil, kind, payload)
-		}
-		for ; len(burst) > 0; i++ {
-			if _, payload, burst, err = wire.NextFrame(burst); err != nil {
-				return err
-			}
-			if want := fmt.Sprint(i); string(payload) != want {
-				return fmt.Errorf("got frame %q, want %q", payload, want)
-			}
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // end closes both ends, and waits until the readers know.

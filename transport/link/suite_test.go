@@ -139,24 +139,11 @@ func sendAll(c both, n int) (err error) {
 
 // receiveAll receives these numbers in order.
 func receiveAll(c transport.Conn, n int, got func(i int)) error {
-	for i := 0; i < n; {
-		kind, payload, err := c.Recv()
-		if err != nil {
-			return fmt.Errorf("frame %d: %w", i, err)
+	return transporttest.Frames(c, n, func(i int, payload []byte) error {
+		if binary.LittleEndian.Uint32(payload) != uint32(i) || len(payload) != 4+i%90 {
+			return fmt.Errorf("got frame %d of %d bytes, want %d", binary.LittleEndian.Uint32(payload), len(payload), i)
 		}
-		burst := payload
-		if kind != wire.KindBurst {
-			burst = wire.AppendFrame(nil, kind, payload)
-		}
-		for ; len(burst) > 0; i++ {
-			if _, payload, burst, err = wire.NextFrame(burst); err != nil {
-				return err
-			}
-			if binary.LittleEndian.Uint32(payload) != uint32(i) || len(payload) != 4+i%90 {
-				return fmt.Errorf("got frame %d of %d bytes, want %d", binary.LittleEndian.Uint32(payload), len(payload), i)
-			}
-			got(i + 1)
-		}
-	}
-	return nil
+		got(i + 1)
+		return nil
+	})
 }

@@ -321,3 +321,27 @@ func ConnBench(b *testing.B, pair func(b *testing.B) (x, y transport.Conn)) {
 		})
 	}
 }
+
+// Frames receives n frames, by themselves or in bursts, and calls each with their numbers and payloads until one is
+// wrong.
+func Frames(c transport.Conn, n int, each func(i int, payload []byte) error) error {
+	for i := 0; i < n; {
+		kind, payload, err := c.Recv()
+		if err != nil {
+			return fmt.Errorf("frame %d: %w", i, err)
+		}
+		burst := payload
+		if kind != wire.KindBurst {
+			burst = wire.AppendFrame(nil, kind, payload)
+		}
+		for ; len(burst) > 0; i++ {
+			if _, payload, burst, err = wire.NextFrame(burst); err != nil {
+				return err
+			}
+			if err := each(i, payload); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
