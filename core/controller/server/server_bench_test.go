@@ -63,16 +63,7 @@ func newSeat(t testing.TB, sockets, shared bool, workers, devices int) *seat {
 		}
 	}
 	statustest.OK(t, err)
-	accepted := make(chan struct{})
-	go func() {
-		defer close(accepted)
-		_ = s.server.Accept(l) // ends with the listener
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-accepted
-		s.server.Close()
-	})
+	AcceptUntilEnd(t, s.server, l)
 	for i := range workers {
 		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}}
 		for d := range devices {

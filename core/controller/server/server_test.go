@@ -40,16 +40,7 @@ func newWorld(t *testing.T, c server.Config) *world {
 	w := &world{t: t, network: inproc.NewNetwork(transport.Credentials{Token: "t", Software: "test"}),
 		server: statustest.Value(server.New(c)).OK(t)}
 	l := statustest.Value(w.network.Listen("controller")).OK(t)
-	accepted := make(chan struct{})
-	go func() {
-		defer close(accepted)
-		_ = w.server.Accept(l) // ends with the listener
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-accepted
-		w.server.Close()
-	})
+	server.AcceptUntilEnd(t, w.server, l)
 	return w
 }
 
@@ -127,21 +118,12 @@ func TestCompileEndsWhereItIsGivenUpOrTheControllerStops(t *testing.T) {
 
 // Over sockets a server answers, refuses a client that gets no device, and ends with a peer that sends rubbish.
 func TestServerOverSockets(t *testing.T) {
-	server := statustest.Value(server.New(server.Config{})).OK(t)
-	defer server.Close()
+	s := statustest.Value(server.New(server.Config{})).OK(t)
 	cred := transport.Credentials{Token: "secret", Software: "test"}
 	address := "unix:" + filepath.Join(t.TempDir(), "c")
 	dialer := stream.Options{Credentials: cred}
 	l := statustest.Value(stream.Listen(address, dialer, nil)).OK(t)
-	accepted := make(chan struct{})
-	go func() {
-		defer close(accepted)
-		_ = server.Accept(l) // ends with the listener
-	}()
-	defer func() {
-		l.Close()
-		<-accepted
-	}()
+	server.AcceptUntilEnd(t, s, l)
 	admin, _, err := dialer.Dial(context.Background(), address, &wire.Hello{Role: wire.Role_ROLE_ADMIN})
 	statustest.OK(t, err)
 	defer admin.Close()
