@@ -129,23 +129,23 @@ func (is *Island) settle(wanted func() bool) {
 // unlock starts what has become due, releases mu, and makes the calls that were deferred.
 func (is *Island) unlock() {
 	is.arm()
-	calls := is.calls
-	is.calls = nil
-	is.mu.Unlock()
-	for _, f := range calls {
-		f()
-	}
+	is.release()
 }
 
 // call makes the deferred calls, releasing mu meanwhile.
 func (is *Island) call() {
+	is.release()
+	is.mu.Lock()
+}
+
+// release releases mu, and makes the calls that were deferred.
+func (is *Island) release() {
 	calls := is.calls
 	is.calls = nil
 	is.mu.Unlock()
 	for _, f := range calls {
 		f()
 	}
-	is.mu.Lock()
 }
 
 // arm makes sure that due entries are carried out.
