@@ -74,28 +74,31 @@ func ServeController(ctx context.Context, c ControllerConfig) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	config := c.server(tenants, cancel)
+	// What can fail comes before the server, which ends its cluster when it closes: the next start may still have it.
+	var s *server.Server
 	if c.State != "" {
 		if config.Store, err = durable.Open(c.State); err != nil {
 			return err
 		}
 		defer func() {
-			err = errors.Join(err, config.Store.Remove()) // it ends in order, and its cluster with it
+			if s == nil {
+				err = errors.Join(err, config.Store.Close())
+			} else {
+				err = errors.Join(err, config.Store.Remove()) // it ends in order, and its cluster with it
+			}
 		}()
 	}
-	server, err := server.New(config)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
+	defer func() {
+		if s != nil {
+			s.Close()
+		}
+	}()
 	epochs := epoch.NewServer(epoch.Limits{}, c.Log)
 	defer epochs.Close()
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
 	o := c.options(secure, tenants)
-	adm := admission{server: server, epochs: epochs, log: c.Log, probe: stream.Options{
-		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame},
-		TLS: secure,
-	}}
+	var listeners []*stream.Listener
 	var addresses []string
 	for _, address := range c.Listen {
 		l, err := c.listen(address, o)
@@ -103,24 +106,36 @@ func ServeController(ctx context.Context, c ControllerConfig) (err error) {
 			return err
 		}
 		defer l.Close()
-		addresses = append(addresses, l.Address())
+		listeners, addresses = append(listeners, l), append(addresses, l.Address())
+	}
+	var page *pageListener
+	if c.HTTP != "" {
+		if page, err = listenHTTP(c, secure); err != nil {
+			return err
+		}
+		defer page.Close()
+	}
+	if s, err = server.New(config); err != nil {
+		return err
+	}
+	adm := admission{server: s, epochs: epochs, log: c.Log, probe: stream.Options{
+		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame},
+		TLS: secure,
+	}}
+	for _, l := range listeners {
 		accepting.Go(func() { adm.accept(ctx, l) })
 	}
 	if c.Listening != nil {
 		c.Listening(addresses)
 	}
-	if c.HTTP != "" {
-		site, err := serveHTTP(c, secure, server, o.TenantOf)
-		if err != nil {
-			return err
-		}
-		defer site.close()
+	if page != nil {
+		defer serveHTTP(c, page, s, o.TenantOf).close()
 	}
 	for {
 		select {
 		case <-c.Again:
 			if tenants != nil {
-				server.ReadTenants()
+				s.ReadTenants()
 			}
 		case <-ctx.Done():
 			c.Log.Info("the controller stops")

@@ -37,11 +37,17 @@ const (
 // closeSite bounds the time that a controller's end waits for requests under way.
 const closeSite = time.Second
 
-// serveHTTP serves a controller's web page at its address. tenantOf, unless it is nil, returns whose token is shown.
+// pageListener listens at the address of a web page.
+type pageListener struct {
+	net.Listener
+	address string
+	local   bool // only this machine reaches it
+}
+
+// listenHTTP listens at the address of a controller's web page.
 //
 // Errors: INVALID_ARGUMENT for an address that is none, or that other machines reach without TLS; those of listening.
-func serveHTTP(c ControllerConfig, secure *tls.Config, source *server.Server,
-	tenantOf func(token []byte) (string, bool)) (*site, error) {
+func listenHTTP(c ControllerConfig, secure *tls.Config) (*pageListener, error) {
 	host, _, err := net.SplitHostPort(c.HTTP)
 	if err != nil {
 		return nil, status.New(status.InvalidArgument, "--http is %q; expected host:port, such as 127.0.0.1:8080", c.HTTP)
@@ -61,14 +67,20 @@ func serveHTTP(c ControllerConfig, secure *tls.Config, source *server.Server,
 		return nil, system.Error(err, "the web page cannot be served at %s", c.HTTP)
 	}
 	l = netutil.LimitListener(l, maxPages)
-	address := "http://" + l.Addr().String() + "/"
+	p := &pageListener{l, "http://" + l.Addr().String() + "/", local}
 	if !local {
 		// Browsers have no certificate of the cluster's; they show a token.
-		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: secure.Certificates,
+		p.Listener = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: secure.Certificates,
 			NextProtos: []string{"http/1.1"}})
-		address = "https://" + l.Addr().String() + "/"
+		p.address = "https://" + l.Addr().String() + "/"
 	}
-	own := watch.Config{Source: source, Open: local, Log: c.Log, Operator: c.Secret.Token}
+	return p, nil
+}
+
+// serveHTTP serves a controller's web page. tenantOf, unless it is nil, returns whose token is shown.
+func serveHTTP(c ControllerConfig, l *pageListener, source *server.Server,
+	tenantOf func(token []byte) (string, bool)) *site {
+	own := watch.Config{Source: source, Open: l.local, Log: c.Log, Operator: c.Secret.Token}
 	if tenantOf != nil {
 		own.TenantOf = func(token string) (string, bool) { return tenantOf([]byte(token)) }
 	}
@@ -84,8 +96,8 @@ func serveHTTP(c ControllerConfig, secure *tls.Config, source *server.Server,
 			c.Log.Warn("the web page is no longer served", "error", err)
 		}
 	})
-	c.Log.Info("the controller shows the cluster", "page", address)
-	return s, nil
+	c.Log.Info("the controller shows the cluster", "page", l.address)
+	return s
 }
 
 // maxPages bounds the connections of a web page; others wait until one of them ends.
