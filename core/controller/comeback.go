@@ -233,7 +233,9 @@ func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	}
 	s := st.sessions[h.Session]
 	if s == nil {
-		st.session = max(st.session, h.Session)
+		if h.Session <= mostSession {
+			st.session = max(st.session, h.Session)
+		}
 		st.send(w.to[:], wire.KindDrop, &wire.Drop{Session: h.Session, Status: wire.Of(errLeft)})
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -151,8 +152,14 @@ func ReadKept(entries func(table string, each func(key string, value []byte) err
 	var programs []*wire.KeptCompiled
 	read := func(table string, m func() proto.Message) error {
 		return entries(table, func(key string, value []byte) error {
-			if err := proto.Unmarshal(value, m()); err != nil {
-				return status.New(status.DataLoss, "%s %q does not decode: %w", table, key, err)
+			fact := m()
+			err := proto.Unmarshal(value, fact)
+			if err == nil {
+				err = checkNumbers(fact)
+			}
+			if err != nil {
+				return status.New(status.DataLoss, "%s %q does not decode: %w; move the file away to begin a new cluster", table,
+					key, err)
 			}
 			return nil
 		})
@@ -182,6 +189,30 @@ func ReadKept(entries func(table string, each func(key string, value []byte) err
 		k.Compiled[m.Key] = m
 	}
 	return k, err
+}
+
+// The highest numbers of links, processes and sessions that a fact may have, so that those given next do not begin
+// again at 0.
+const (
+	mostProcess = math.MaxUint64 - 1<<32 // and of links
+	mostSession = math.MaxUint32 - 1<<20
+)
+
+// checkNumbers refuses a fact whose numbers are too high.
+func checkNumbers(fact proto.Message) error {
+	var link, process uint64
+	var session uint32
+	switch m := fact.(type) {
+	case *wire.KeptLink:
+		link, process, session = m.Id, m.Process, m.Session
+	case *wire.KeptSession:
+		session = m.Session
+	}
+	if max(link, process) > mostProcess || session > mostSession {
+		return fmt.Errorf("link %d, process %d and session %d; expected at most %d, %[4]d and %[5]d", link, process, session,
+			uint64(mostProcess), uint32(mostSession))
+	}
+	return nil
 }
 
 // anotherOf returns a function that adds an empty message to a list, and returns it.

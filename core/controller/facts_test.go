@@ -1,10 +1,12 @@
 package controller
 
 import (
+	"math"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -66,4 +68,33 @@ func TestOffersStayOnDiskWhenTheControllerStartsAgain(t *testing.T) {
 			t.Errorf("the start keeps %v, want %v", m, kept.Sessions[1])
 		}
 	}
+}
+
+// Numbers that follow from those of a damaged file do not begin again at 0, which others have: the file is refused. What
+// a worker reports of a session that is unknown has no such effect either.
+func TestNumbersNearTheEndAreRefused(t *testing.T) {
+	for name, fact := range map[string]storedFact{
+		"process": {TableLinks, mustMarshal(t, &wire.KeptLink{Process: math.MaxUint64})},
+		"link":    {TableLinks, mustMarshal(t, &wire.KeptLink{Id: math.MaxUint64 - 1})},
+		"last":    {tableNumbers, mustMarshal(t, &wire.KeptLink{Process: math.MaxUint64 - 5})},
+		"session": {tableSessions, mustMarshal(t, &wire.KeptSession{Session: math.MaxUint32})},
+		"another": {tableNumbers, mustMarshal(t, &wire.KeptLink{Session: math.MaxUint32})},
+	} {
+		_, err := ReadKept(storedFacts{fact}.read)
+		statustest.Fails(t, name, err, status.DataLoss, fact.table, "expected at most", "move the file away")
+	}
+	b := newBedThatKeeps(t)
+	kept := b.facts()
+	b.st = New(Config{Keeps: true, Starts: 2})
+	if refused, _ := b.st.Restore(kept); len(refused) > 0 {
+		t.Fatalf("these cannot come back: %v", refused)
+	}
+	b.say(b.client, wire.KindRejoin, &wire.Rejoin{Epoch: 1, Programs: []uint64{1}})
+	for _, w := range b.workers {
+		b.say(w, wire.KindRejoin, &wire.Rejoin{Holdings: []*wire.Holding{{Session: 1, Programs: []uint64{1}},
+			{Session: math.MaxUint32}}})
+	}
+	b.conns++
+	b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}))
+	statustest.Equal(t, b.st.conns.Get(b.conns).s.id, 2, "the next session")
 }

@@ -3,6 +3,8 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"testing"
 
@@ -22,33 +24,28 @@ type storedFact struct {
 }
 
 func storedFactsOf(t testing.TB, k *Kept) (all storedFacts) {
-	add := func(table string, m proto.Message) { all = append(all, storedFact{table, mustMarshal(t, m)}) }
-	for _, m := range k.Links {
-		add(TableLinks, m.KeptLink)
+	for i := range k.Links {
+		all.add(t, TableLinks, k.Links[i].KeptLink)
 	}
-	for _, m := range k.Sessions {
-		add(tableSessions, m)
-	}
-	for _, m := range k.Programs {
-		add(tablePrograms, m)
-	}
-	for _, m := range k.Compiled {
-		add(tableCompiled, m)
-	}
-	for _, m := range k.Losses {
-		add(tableLosses, m)
-	}
-	for _, m := range k.Slices {
-		add(tableSlices, m)
-	}
-	for _, m := range k.Islands {
-		add(tableIslands, m)
-	}
-	for _, m := range k.Boards {
-		add(tableBoards, m)
-	}
-	add(tableNumbers, k.Numbers)
+	addAll(t, &all, tableSessions, maps.Values(k.Sessions))
+	addAll(t, &all, tablePrograms, slices.Values(k.Programs))
+	addAll(t, &all, tableCompiled, maps.Values(k.Compiled))
+	addAll(t, &all, tableLosses, slices.Values(k.Losses))
+	addAll(t, &all, tableSlices, slices.Values(k.Slices))
+	addAll(t, &all, tableIslands, slices.Values(k.Islands))
+	addAll(t, &all, tableBoards, slices.Values(k.Boards))
+	all.add(t, tableNumbers, k.Numbers)
 	return all
+}
+
+func (all *storedFacts) add(t testing.TB, table string, m proto.Message) {
+	*all = append(*all, storedFact{table, mustMarshal(t, m)})
+}
+
+func addAll[M proto.Message](t testing.TB, all *storedFacts, table string, messages iter.Seq[M]) {
+	for m := range messages {
+		all.add(t, table, m)
+	}
 }
 
 // read is the argument of ReadKept.
@@ -112,7 +109,7 @@ func FuzzRestore(f *testing.F) {
 	f.Fuzz(func(t *testing.T, store byte, damage []byte) {
 		kept, err := ReadKept(stores[int(store)%len(stores)].damaged(damage).read)
 		if err != nil {
-			statustest.Fails(t, "the error", err, status.DataLoss, "does not decode")
+			statustest.Fails(t, "the error", err, status.DataLoss, "does not decode", "move the file away")
 			return
 		}
 		b := &bed{t: t, st: New(Config{Keeps: true, Starts: 2})}
