@@ -70,8 +70,8 @@ func TestOffersStayOnDiskWhenTheControllerStartsAgain(t *testing.T) {
 	}
 }
 
-// Numbers that follow from those of a damaged file do not begin again at 0, which others have: the file is refused. What
-// a worker reports of a session that is unknown has no such effect either.
+// Numbers that follow from those of a damaged file do not begin again at 0, as others may have these: the file is
+// refused. What a worker reports of a session that is unknown has no such effect either.
 func TestNumbersNearTheEndAreRefused(t *testing.T) {
 	for name, fact := range map[string]storedFact{
 		"process": {TableLinks, mustMarshal(t, &wire.KeptLink{Process: math.MaxUint64})},

@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// bbolt trusts the pages of its file: a damaged one makes it follow a page for ever, exhaust the stack, or read memory
+// bbolt trusts the pages of its file: a damaged one makes it follow a page for ever, panic, or read memory
 // that is not its own, and its own check does the same, on a goroutine whose panic ends the process. So check reads the
 // file before bbolt does, and finds all damage that bbolt or the reader of facts could stumble over:
 //
@@ -26,7 +26,8 @@ const (
 	headerSize  = 16 // of a page: number (8), kind (2), elements (2), further pages (4)
 	elementSize = 16 // of a branch: position (4), key's size (4), page (8); of a leaf: flags, position, sizes (4 each)
 	bucketSize  = 16 // root page (8), sequence (8); if there is no root page, a page without a number follows
-	metaSize    = 64 // magic, version, page size, flags (4 each), root bucket (16), free list, end, transaction, sum (8 each)
+	// Magic, version, page size, flags (4 each), root bucket (16), list of free pages, end, transaction, sum (8 each).
+	metaSize = 64
 
 	branchPage, leafPage, freePage = 1, 2, 16
 

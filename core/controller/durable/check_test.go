@@ -56,8 +56,8 @@ func makeLarge(t *testing.T) (file []byte, all [2]contents) {
 	return file[:order.Uint64(newestMeta(bytes.NewReader(file))[40:])*uint64(os.Getpagesize())], all
 }
 
-// A start with a damaged file is refused, and leaves the file as it is. If it is not refused, what is damaged is unused,
-// or the newest transaction's meta page, as after a crash; then the store has all that was kept, and keeps more.
+// A start with a damaged file is refused, and leaves the file as it is. Otherwise what is damaged is not used, or is
+// the newest meta page, as after a crash; then the store has all that was kept, and keeps more.
 func TestDamagedFilesAreRefused(t *testing.T) {
 	file, all := makeLarge(t)
 	page := os.Getpagesize()
