@@ -53,7 +53,7 @@ func check(f io.ReaderAt, length int64) error {
 	c := &checker{file: f, size: uint64(order.Uint32(meta[8:]))}
 	root, free, end := order.Uint64(meta[16:]), order.Uint64(meta[32:]), order.Uint64(meta[40:])
 	if end > uint64(length)/c.size {
-		return fmt.Errorf("it has %d bytes, and %d pages of %d belong to it", length, end, c.size)
+		return fmt.Errorf("it is cut short: it has %d bytes, expected %d pages of %d", length, end, c.size)
 	}
 	c.used = make([]bool, end)
 	for i := range min(end, 2) { // the meta pages
@@ -99,7 +99,7 @@ func newestMeta(f io.ReaderAt) (newest []byte) {
 // page reads a page, and those that continue it.
 func (c *checker) page(id uint64) ([]byte, error) {
 	if id >= uint64(len(c.used)) {
-		return nil, fmt.Errorf("a page refers to page %d of %d", id, len(c.used))
+		return nil, fmt.Errorf("it would be behind the last page, %d", len(c.used)-1)
 	}
 	var header [headerSize]byte
 	if _, err := c.file.ReadAt(header[:], int64(id*c.size)); err != nil {
@@ -107,7 +107,7 @@ func (c *checker) page(id uint64) ([]byte, error) {
 	}
 	pages := 1 + uint64(order.Uint32(header[12:]))
 	if order.Uint64(header[:]) != id || pages > uint64(len(c.used))-id {
-		return nil, fmt.Errorf("page %d has another's header", id)
+		return nil, errors.New("it has another's header")
 	}
 	for i := range pages {
 		if err := c.use(id + i); err != nil {
@@ -121,7 +121,7 @@ func (c *checker) page(id uint64) ([]byte, error) {
 
 func (c *checker) use(id uint64) error {
 	if id >= uint64(len(c.used)) || c.used[id] {
-		return fmt.Errorf("page %d of %d is referred to twice", id, len(c.used))
+		return fmt.Errorf("page %d is in use twice, or behind the last page, %d", id, len(c.used)-1)
 	}
 	c.used[id] = true
 	return nil
@@ -212,14 +212,14 @@ func (c *checker) bucket(table, value []byte) error {
 func (c *checker) free(id uint64) error {
 	p, err := c.page(id)
 	if err != nil {
-		return fmt.Errorf("the list of free pages: %w", err)
+		return fmt.Errorf("the list of free pages, page %d: %w", id, err)
 	}
 	kind, n, all := order.Uint16(p[8:]), uint64(order.Uint16(p[10:])), p[headerSize:]
 	if n == 0xFFFF { // they are more
 		n, all = order.Uint64(all), all[8:]
 	}
 	if kind != freePage || n > uint64(len(all)/8) {
-		return fmt.Errorf("the list of free pages, on page %d, is of kind %d, with %d pages", id, kind, n)
+		return fmt.Errorf("the list of free pages, page %d, is of kind %d, with %d pages", id, kind, n)
 	}
 	for i := range n {
 		if err := c.use(order.Uint64(all[8*i:])); err != nil {
