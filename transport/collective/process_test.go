@@ -26,12 +26,14 @@ import (
 const memberEnv = "COLLECTIVE_MEMBER"
 
 func TestMain(m *testing.M) {
-	if s := os.Getenv(memberEnv); s != "" {
-		if err := member(s); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for env, process := range map[string]func(string) error{memberEnv: member, hostEnv: host} {
+		if s := os.Getenv(env); s != "" {
+			if err := process(s); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
 		}
-		os.Exit(0)
 	}
 	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // or each process of a test ends a second later
 	goleak.VerifyTestMain(m)

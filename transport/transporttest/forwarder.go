@@ -22,6 +22,7 @@ type Forwarder struct {
 	limit int64 // bytes of answers on the next connections, which then break; 0 is none
 	pairs map[*pair]struct{}
 	made  int
+	pass  func(bytes int) // nil: nothing is called
 }
 
 // pair is the two connections that are one through the forwarder.
@@ -70,7 +71,7 @@ func (f *Forwarder) forward(dialer net.Conn) {
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
-		_, _ = io.Copy(listener, dialer) // its end is all there is to know
+		f.copy(listener, dialer)
 		listener.(*net.TCPConn).CloseWrite()
 	})
 	both.Go(func() {
@@ -78,7 +79,7 @@ func (f *Forwarder) forward(dialer net.Conn) {
 		if limit > 0 {
 			from = io.LimitReader(listener, limit)
 		}
-		_, _ = io.Copy(dialer, from)
+		f.copy(dialer, from)
 		if limit > 0 {
 			p.close()
 		}
@@ -87,6 +88,31 @@ func (f *Forwarder) forward(dialer net.Conn) {
 	both.Wait()
 	f.mu.Lock()
 	delete(f.pairs, p)
+	f.mu.Unlock()
+}
+
+// copy passes bytes on to their end, or to that of the connection, which is all there is to know.
+func (f *Forwarder) copy(to io.Writer, from io.Reader) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		f.mu.Lock()
+		pass := f.pass
+		f.mu.Unlock()
+		if n > 0 && pass != nil {
+			pass(n)
+		}
+		if _, failed := to.Write(buffer[:n]); err != nil || failed != nil {
+			return
+		}
+	}
+}
+
+// Watch has a function called before bytes go on, in either direction, with how many. They wait until it returns, and
+// it may be called at several goroutines.
+func (f *Forwarder) Watch(pass func(bytes int)) {
+	f.mu.Lock()
+	f.pass = pass
 	f.mu.Unlock()
 }
 

@@ -1,0 +1,446 @@
+package collective
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/xla/spmd"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/bulk"
+	"github.com/openpathways/pathways/transport/stream"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+// A test binary that is started with this in its environment is a worker on a host of its own: "number op bytes each".
+// It prints its address, and enters a collective of its gang after the other until its standard input ends.
+const hostEnv = "COLLECTIVE_HOST"
+
+// first and last are the numbers of the workers in the test's process. They have the first and the last ranks of each
+// gang, and dial the one between them.
+const first, last = 1, 2
+
+// hosts is what a gang of three workers does, each on a host of its own.
+type hosts struct {
+	op    spmd.Op
+	bytes int64 // a rank brings
+	each  int   // ranks of a worker
+}
+
+func (h hosts) gang(between uint64) Gang {
+	g := Gang{ID: between, Launch: int32(between)}
+	for _, process := range []uint64{first, between, last} {
+		for local := range h.each {
+			g.Ranks = append(g.Ranks, Place{process, local})
+		}
+	}
+	return g
+}
+
+func (h hosts) spec() *spmd.Spec {
+	s := allReduce(3*h.each, shape.Shape{DType: shape.F32, Dims: []int64{h.bytes / 4}})
+	if s.Op = h.op; h.op == spmd.ReduceScatter {
+		s.Results = []shape.Shape{{DType: shape.F32, Dims: []int64{h.bytes / 4 / int64(3*h.each)}}}
+	}
+	return s
+}
+
+// period is after how many elements those of a rank repeat: a prime number, so that no piece looks like another one.
+const period = 997
+
+// brings is element i of what a rank brings. Sums of these depend on their order.
+func brings(rank, i int) float32 { return 1 / float32(1+rank+i%period) }
+
+// operand makes what a rank brings. The race detector would take most of a test's time here.
+//
+//go:norace
+func (h hosts) operand(rank int) []byte {
+	b := aligned(h.bytes)
+	x := elements[float32](b)
+	for i := range x {
+		x[i] = brings(rank, i)
+	}
+	return b
+}
+
+// check looks whether a rank has the left fold over all ranks in their order.
+//
+//go:norace
+func (h hosts) check(rank int, result []byte) error {
+	var sums [period]float32
+	for i := range sums {
+		for r := range 3 * h.each {
+			sums[i] += brings(r, i)
+		}
+	}
+	x, at := elements[float32](result), 0
+	if h.op == spmd.ReduceScatter {
+		at = rank * len(x)
+	}
+	for i := range x {
+		if want := sums[(at+i)%period]; x[i] != want {
+			return fmt.Errorf("element %d of rank %d is %v, want %v", i, rank, x[i], want)
+		}
+	}
+	return nil
+}
+
+// far is a worker that others reach by TCP alone.
+type far struct {
+	number  uint64
+	x       *bulk.Exchange
+	e       *Engine
+	address string
+}
+
+func newFar(number uint64) (*far, error) {
+	o := stream.Options{Credentials: transport.Credentials{Token: "secret", Software: "test"}}
+	l, err := stream.Listen("tcp:127.0.0.1:0", o, nil)
+	if err != nil {
+		return nil, err
+	}
+	x, err := bulk.New(bulk.Config{Self: number, Host: fmt.Sprint("host-", number), Options: o,
+		Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}})
+	if err != nil {
+		return nil, err
+	}
+	f := &far{number, x, New(x, 1, nil), l.Address()}
+	f.e.ways.chainLeast, f.e.ways.chainChunk, f.e.ways.lane = 1<<20, 128<<10, 128<<10 // as many rounds for fewer bytes
+	return f, nil
+}
+
+// knows tells it of another one. Who is not told an address waits to be dialed.
+func (f *far) knows(number uint64, address ...string) {
+	f.x.Peers([]*wire.Process{{Number: number, Name: fmt.Sprint("worker-", number), Addresses: address}}, nil, nil)
+}
+
+// greeting is the key of a block by which who waits to be dialed learns that it was.
+func greeting(to uint64) transport.Key { return transport.Key{Space: 1 << 40, ID: to} }
+
+// used is how many bytes of memory for blocks it has.
+func (f *far) used() (bytes int64) {
+	for _, used := range f.x.Memory().Used {
+		bytes += used
+	}
+	return bytes
+}
+
+// enter has the ranks of a worker enter a collective, and ended called at the end of each.
+func (f *far) enter(g Gang, h hosts, s *spmd.Spec, ended func(c *Call, rank int, err error)) {
+	for rank, at := range g.Ranks {
+		if at.Process == f.number {
+			c := &Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: [][]byte{h.operand(rank)},
+				Results: [][]byte{aligned(s.Results[0].Bytes())}}
+			c.Done = func(err error) {
+				if err == nil {
+					err = h.check(rank, c.Results[0])
+				}
+				ended(c, rank, err)
+			}
+			f.e.Enter(*c)
+		}
+	}
+}
+
+// host is a worker on a host of its own.
+func host(s string) error {
+	var h hosts
+	var number uint64
+	if _, err := fmt.Sscan(s, &number, &h.op, &h.bytes, &h.each); err != nil {
+		return err
+	}
+	f, err := newFar(number)
+	if err != nil {
+		return err
+	}
+	greeted := make(chan error, 2)
+	for _, other := range []uint64{first, last} {
+		f.knows(other)
+		f.x.Expect(other, greeting(number), 8, nil, func(b transport.Block, err error) {
+			if err == nil {
+				b.Release()
+			}
+			greeted <- err
+		})
+	}
+	fmt.Println(f.address)
+	for range 2 {
+		if err := <-greeted; err != nil {
+			return err
+		}
+	}
+	g := h.gang(number)
+	f.e.Begin(g)
+	ends := make(chan error, h.each)
+	f.enter(g, h, h.spec(), func(c *Call, _ int, err error) {
+		if err != nil {
+			ends <- err
+			return
+		}
+		f.e.Enter(*c)
+	})
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	f.e.Abort(number, errEnded)
+	for range h.each {
+		if err := <-ends; status.CodeOf(err) != status.Cancelled {
+			return err
+		}
+	}
+	f.e.End(number)
+	if used := f.used(); used > 0 {
+		return fmt.Errorf("%d bytes of blocks are left", used)
+	}
+	return f.x.Close()
+}
+
+// between is a worker on a host of its own, as the test sees it.
+type between struct {
+	number  uint64
+	command *exec.Cmd
+	stdin   io.WriteCloser
+	line    *transporttest.Forwarder // to it
+	gate    transporttest.Gate       // of the bytes on its line
+}
+
+// farWorkers is two workers in the test's process, first and last, with others between them.
+type farWorkers struct {
+	*testing.T
+	hosts
+	spec *spmd.Spec
+	ends [2]*far
+	next uint64 // number
+}
+
+func (w *farWorkers) begin() {
+	for i := range w.ends {
+		w.ends[i] = statustest.Value(newFar(uint64(first + i))).OK(w)
+	}
+	w.Cleanup(func() {
+		for _, f := range w.ends {
+			statustest.Equal(w, f.used(), 0, "bytes of blocks of worker %d", f.number)
+			f.e.Close()
+			f.x.Close()
+		}
+	})
+	w.ends[0].knows(last, w.ends[1].address)
+	w.ends[1].knows(first)
+	for _, f := range w.ends {
+		f.e.Begin(Gang{ID: 1, Launch: 1, Ranks: []Place{{first, 0}, {last, 0}}})
+	}
+	w.next = 10
+	w.others()
+}
+
+// start starts a worker, and the gang that it has with the others.
+func (w *farWorkers) start() *between {
+	b := &between{number: w.next, command: exec.Command(os.Args[0], "-test.run=^$")}
+	w.next++
+	b.command.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d", hostEnv, b.number, w.op, w.bytes, w.each))
+	b.command.Stderr = os.Stderr
+	b.stdin = statustest.Value(b.command.StdinPipe()).OK(w)
+	out := statustest.Value(b.command.StdoutPipe()).OK(w)
+	statustest.OK(w, b.command.Start())
+	w.Cleanup(func() { _ = b.command.Process.Kill() })
+	address := statustest.Value(bufio.NewReader(out).ReadString('\n')).OK(w)
+	b.line = transporttest.Forward(w, strings.TrimPrefix(strings.TrimSpace(address), "tcp:"))
+	b.gate.Watch(b.line)
+	for _, f := range w.ends {
+		f.knows(b.number, b.line.Address)
+		f.x.PushBytes(b.number, greeting(b.number), make([]byte, 8), nil)
+		f.e.Begin(w.gang(b.number))
+	}
+	return b
+}
+
+// run has the test's workers enter a collective, and returns the end of each of their ranks.
+func (w *farWorkers) run(b *between) <-chan error {
+	ends := make(chan error, 2*w.each)
+	for _, f := range w.ends {
+		f.enter(w.gang(b.number), w.hosts, w.spec, func(_ *Call, _ int, err error) { ends <- err })
+	}
+	return ends
+}
+
+// end returns the next of the ends that run has returned.
+func (w *farWorkers) end(ends <-chan error) error {
+	select {
+	case err := <-ends:
+		return err
+	case <-time.After(time.Minute):
+		w.Fatal("a collective does not end")
+		return nil
+	}
+}
+
+// right waits until a collective has ended, with the right results.
+func (w *farWorkers) right(ends <-chan error) {
+	w.Helper()
+	for range 2 * w.each {
+		statustest.OK(w, w.end(ends))
+	}
+}
+
+// others has the two workers in the test's process do some collectives of their own: all goes on for them, and takes
+// its time.
+func (w *farWorkers) others() {
+	x := shape.Shape{DType: shape.F32, Dims: []int64{16 << 10}}
+	s := allReduce(2, x)
+	for range 3 {
+		var both sync.WaitGroup
+		for _, f := range w.ends {
+			both.Add(1)
+			f.e.Enter(Call{Launch: 1, Spec: s, Operands: [][]byte{aligned(x.Bytes())}, Results: [][]byte{aligned(x.Bytes())},
+				Done: func(err error) {
+					statustest.Check(w, err)
+					both.Done()
+				}})
+		}
+		both.Wait()
+	}
+}
+
+// phases returns just before which bytes of a collective something happens to a worker: the first ones, those in the
+// middle of a block, and the last ones.
+func (w *farWorkers) phases(b *between) []int64 {
+	w.right(w.run(b)) // its streams are there now
+	before := b.gate.Passed()
+	w.right(w.run(b))
+	all := b.gate.Passed() - before
+	if all < w.bytes {
+		w.Errorf("only %d bytes go to the worker and from it", all)
+	}
+	return []int64{0, all / 2, all - 48<<10}
+}
+
+// A worker on another host is stopped, is slow, or is killed before, in and at the end of a collective of large arrays.
+// All that share no collective with it go on. One that was stopped, or is slow, goes on to the right results; if it is
+// killed, every call that needs it fails with its name; and nothing is left of either.
+func TestWorkerOfAnotherHostStopsOrIsKilled(t *testing.T) {
+	for name, h := range map[string]hosts{
+		"chain":          {spmd.AllReduce, 2 << 20, 3},
+		"lanes":          {spmd.AllReduce, 2 << 20, 1},
+		"reduce-scatter": {spmd.ReduceScatter, 3 << 20, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &farWorkers{T: t, hosts: h, spec: h.spec()}
+			w.begin()
+			b := w.start()
+			phases := w.phases(b)
+			w.goesTheWay(name, b)
+			for _, at := range phases {
+				w.stops(b, at)
+			}
+			w.isSlow(b, phases[1])
+			b.stdin.Close()
+			statustest.Checkf(w, b.command.Wait(), "the worker")
+			for _, f := range w.ends {
+				f.e.End(b.number)
+			}
+			for i, at := range phases {
+				w.isKilled(w.start(), at, i == len(phases)-1)
+			}
+		})
+	}
+}
+
+// goesTheWay checks that the collective is done as the test's name says.
+func (w *farWorkers) goesTheWay(name string, b *between) {
+	w.Helper()
+	e := w.ends[0].e
+	e.plansMu.RLock()
+	defer e.plansMu.RUnlock()
+	for k, p := range e.plans {
+		if k.spec != w.spec {
+			continue
+		}
+		if chain := len(p.seats[0].table.rounds) > 2; chain != (name == "chain") {
+			w.Errorf("it is a chain: %v", chain)
+		}
+		if lanes := len(p.seats[0].table.lanes) > lanesAtOnce; lanes != (name != "chain") {
+			w.Errorf("it goes in lanes: %v", lanes)
+		}
+		return
+	}
+	w.Error("no plan is known")
+}
+
+// stops stops the worker at a byte, and has it go on when others have done something.
+func (w *farWorkers) stops(b *between, at int64) {
+	stopped := make(chan struct{})
+	b.gate.At(func() {
+		transporttest.Stop(w, b.command.Process)
+		close(stopped)
+	}, at)
+	ends := w.run(b)
+	<-stopped
+	w.others()
+	transporttest.Continue(w, b.command.Process)
+	w.right(ends)
+}
+
+// isSlow has the worker stand still again and again, and its line with it.
+func (w *farWorkers) isSlow(b *between, half int64) {
+	var marks []int64
+	for at := int64(0); at < 2*half-48<<10; at += half / 8 {
+		marks = append(marks, at)
+	}
+	b.gate.At(func() {
+		transporttest.Stop(w, b.command.Process)
+		w.others()
+		transporttest.Continue(w, b.command.Process)
+	}, marks...)
+	w.right(w.run(b))
+	statustest.Equal(w, b.gate.Left(), 0, "times that it did not stand still")
+	if breaks := w.ends[0].x.Breaks(); len(breaks) > 0 {
+		w.Errorf("connections broke: %v", breaks)
+	}
+}
+
+// isKilled kills the worker at a byte, and tells the others so, as the controller does. If these are its last bytes,
+// one of them may have all that it needs.
+func (w *farWorkers) isKilled(b *between, at int64, final bool) {
+	w.right(w.run(b))
+	killed := make(chan struct{})
+	b.gate.At(func() {
+		statustest.Check(w, b.command.Process.Kill())
+		_ = b.command.Wait() // it was killed
+		b.line.Break()
+		close(killed)
+	}, at)
+	ends := w.run(b)
+	<-killed
+	w.others()
+	text := fmt.Sprint("worker-", b.number)
+	why := status.New(status.Unavailable, "%s was killed", text)
+	for _, f := range w.ends {
+		f.x.Peers(nil, []uint64{b.number}, why)
+		f.e.Lost(b.number, why)
+	}
+	failed := 0
+	for range 2 * w.each {
+		if err := w.end(ends); err != nil || !final {
+			statustest.Fails(w, "what needs the worker", err, status.Unavailable, text)
+			failed++
+		}
+	}
+	if failed == 0 {
+		w.Error("nothing needed the worker's last bytes")
+	}
+	w.others()
+	for _, f := range w.ends {
+		f.e.End(b.number)
+		statustest.Soon(w, f.used, 0, "bytes of blocks of worker %d", f.number)
+		statustest.Equal(w, len(f.e.gangs), 1, "gangs, those of others")
+	}
+}
