@@ -334,11 +334,12 @@ func (t *incoming) settle() {
 		}
 		l.x.calls.Do(func() { e.Arrived(got, err) })
 	}
-	if t.final && t.asked == 0 {
-		if t.block != nil { // no stripe writes there any more
-			t.block.Release()
-			t.block = nil
-		}
+	over := t.final && t.asked == 0
+	if t.block != nil && (over || t.err != nil && !l.shared) { // no stripe writes there; into shared memory a peer may
+		t.block.Release()
+		t.block = nil
+	}
+	if over {
 		delete(l.incoming, t.n)
 	}
 }

@@ -86,10 +86,10 @@ func (h *hostile) until(kind wire.Kind) []byte {
 func neighbors(t testing.TB, kind string) (x, neighbor *Exchange, address string) {
 	t.Helper()
 	dir := t.TempDir()
-	x, address, err := listen(kind, dir, 1)
+	x, address, err := listen(kind, dir, 1, patience)
 	statustest.OK(t, err)
 	t.Cleanup(func() { x.Close() })
-	neighbor, other, err := listen(kind, dir, 2)
+	neighbor, other, err := listen(kind, dir, 2, patience)
 	statustest.OK(t, err)
 	t.Cleanup(func() { neighbor.Close() })
 	both := []*wire.Process{{Number: 1, Name: "one", Host: "here", Addresses: []string{address}},

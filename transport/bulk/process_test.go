@@ -55,13 +55,16 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-func listen(kind, dir string, number int) (*Exchange, string, error) {
+// patience is how long processes wait for each other, where a test waits for them to give up.
+const patience = 300 * time.Millisecond
+
+func listen(kind, dir string, number int, dialTime time.Duration) (*Exchange, string, error) {
 	l, err := stream.Listen(address(kind, dir, number), options(), nil)
 	if err != nil {
 		return nil, "", err
 	}
 	x, err := New(Config{Self: uint64(number), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(),
-		Listeners: []transport.Listener{l}, DialTime: 300 * time.Millisecond})
+		Listeners: []transport.Listener{l}, DialTime: dialTime})
 	return x, l.Address(), err
 }
 
@@ -72,7 +75,7 @@ func process(s string) error {
 	if _, err := fmt.Sscan(s, &number, &kind, &dir, &mode, &size); err != nil {
 		return err
 	}
-	x, at, err := listen(kind, dir, number)
+	x, at, err := listen(kind, dir, number, patience)
 	if err != nil {
 		return err
 	}
@@ -164,8 +167,14 @@ type child struct {
 // with starts other processes, numbers 2, 3 …, and returns process 1.
 func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*child) {
 	t.Helper()
+	return withIn(t, kind, mode, size, others, patience)
+}
+
+// withIn is with, of a process 1 that waits so long for others.
+func withIn(t testing.TB, kind, mode string, size, others int, dialTime time.Duration) (*Exchange, []*child) {
+	t.Helper()
 	dir := t.TempDir()
-	x, at, err := listen(kind, dir, 1)
+	x, at, err := listen(kind, dir, 1, dialTime)
 	statustest.OK(t, err)
 	t.Cleanup(func() { x.Close() })
 	var children []*child
