@@ -15,8 +15,8 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// pieceTime bounds a piece on its way where the options name no bound.
-const pieceTime = 30 * time.Second
+// moveTime is how long a piece that was begun may not move, where the options name no bound.
+const moveTime = 30 * time.Second
 
 // stripeTime is how long a connection may outlive a stripe that broke.
 const stripeTime = time.Second
@@ -43,7 +43,8 @@ const stripeTime = time.Second
 // A full line has one stripe: see line.
 //
 // A stripe is silent where there is nothing to send: whether the peer lives shows on the link. A piece that was begun
-// ends within a bounded time, by the deadlines of the socket: a peer that stops in the middle of one breaks the stripe.
+// has to move, by the deadlines of the socket: a peer that stops in the middle of one breaks the stripe, and one that
+// is slow does not (see steady.go).
 
 // reach begins to make stripes, where this is the side that does. The peer's mu is
 // held.
@@ -199,15 +200,11 @@ func (t *outgoing) sent() {
 	t.settle()
 }
 
-func (l *link) pieceTime(configured time.Duration) time.Time {
-	return time.Now().Add(cmp.Or(configured, pieceTime))
-}
-
 func (l *link) writeStripe(c *carrier, socket net.Conn, first bool) error {
 	header := make([]byte, chunkHeader)
 	var runs net.Buffers
 	var scratch []byte
-	line := l.x.line(socket)
+	line, bound := l.x.line(socket), cmp.Or(l.x.config.Options.WriteTime, moveTime)
 	for {
 		t, offset, size := l.piece(c, first)
 		if t == nil {
@@ -216,7 +213,6 @@ func (l *link) writeStripe(c *carrier, socket net.Conn, first bool) error {
 		binary.LittleEndian.PutUint64(header, t.n)
 		binary.LittleEndian.PutUint64(header[8:], uint64(offset))
 		binary.LittleEndian.PutUint32(header[16:], uint32(size))
-		socket.SetWriteDeadline(l.pieceTime(l.x.config.Options.WriteTime))
 		runs = append(runs[:0], header)
 		if isVector(socket, t.lies) {
 			runs = t.lies.Slices(runs, t.bytes, offset, size)
@@ -224,8 +220,7 @@ func (l *link) writeStripe(c *carrier, socket net.Conn, first bool) error {
 			scratch = gather(scratch, t.bytes, t.lies, offset, size)
 			runs = append(runs, scratch)
 		}
-		both := runs // WriteTo consumes it
-		_, err := both.WriteTo(socket)
+		err := writeSteadily(socket, runs, bound)
 		full := line.isFull()
 		l.peer.mu.Lock()
 		if first && full != c.full {
@@ -242,20 +237,21 @@ func (l *link) writeStripe(c *carrier, socket net.Conn, first bool) error {
 }
 
 func (l *link) readStripe(socket net.Conn, rest []byte) error {
-	from := io.MultiReader(bytes.NewReader(rest), socket)
+	bound := cmp.Or(l.x.config.Options.FrameTime, moveTime)
+	from := &steady{socket: socket, from: io.MultiReader(bytes.NewReader(rest), socket)}
 	if len(rest) == 0 {
-		from = socket
+		from.from = socket
 	}
 	header := make([]byte, chunkHeader)
 	var nowhere, scratch []byte
 	for {
 		// The first byte may take long to come, the bytes after it may not.
-		socket.SetReadDeadline(time.Time{})
+		from.bound = 0
 		got, err := from.Read(header)
 		if err != nil {
 			return err
 		}
-		socket.SetReadDeadline(l.pieceTime(l.x.config.Options.FrameTime))
+		from.bound = bound
 		if _, err := io.ReadFull(from, header[got:]); err != nil {
 			return err
 		}
