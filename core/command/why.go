@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -193,7 +194,11 @@ func stackOf(ctx context.Context, s *wire.Report_SessionReport) []string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stackTakes)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, tool, "dump", "--nonblocking", "--pid", pid).CombinedOutput()
+	dump := exec.CommandContext(ctx, tool, "dump", "--nonblocking", "--pid", pid)
+	// It may be a script, whose own child would keep the output open.
+	dump.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dump.Cancel = func() error { return syscall.Kill(-dump.Process.Pid, syscall.SIGKILL) }
+	out, err := dump.CombinedOutput()
 	if err != nil {
 		return []string{fmt.Sprintf("%s failed: %v: %s", look, err, strings.TrimSpace(string(out)))}
 	}

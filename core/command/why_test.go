@@ -1,8 +1,12 @@
 package command
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/openpathways/pathways/core/chain"
 	"github.com/openpathways/pathways/core/status"
@@ -114,6 +118,24 @@ func TestWhySaysForHowLongASilentWorkerIsWaitedFor(t *testing.T) {
 		if got != want {
 			t.Errorf("got\n%swant\n%s", got, want)
 		}
+	}
+}
+
+// A py-spy that hangs, as a script whose child does, is not waited for.
+func TestWhyEndsWithoutAStackWhereToolsHang(t *testing.T) {
+	dir, host := t.TempDir(), statustest.Value(os.Hostname()).OK(t)
+	script := "#!/bin/sh\necho $0 \"$@\"\nsleep 20\n"
+	statustest.OK(t, os.WriteFile(filepath.Join(dir, "py-spy"), []byte(script), 0o700))
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	said := stackOf(ctx, &wire.Report_SessionReport{Name: host + ":4711", Host: host})
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if len(said) != 1 || !strings.HasPrefix(said[0], "py-spy dump --pid 4711 failed: ") {
+		t.Errorf("it says %q", said)
 	}
 }
 
