@@ -211,7 +211,7 @@ def draw8(heads, rows, path):
 
 
 def draw12(heads, rows, path):
-    """Throughput of two islands by what the network takes."""
+    """The part of the time that the devices of two islands compute, by what the network takes."""
     sends = [float(row[0]) for row in rows]
     styles = zip((":", "--", "-"), heads[1:4], (GREY, OURS, OURS), strict=True)
     lines = [(column_of(heads, rows, name), style, name, color) for style, name, color in styles]
@@ -219,7 +219,7 @@ def draw12(heads, rows, path):
         axes.set_ylim(0, 105)
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(decimals=0))
         across = "time to send the gradients / time to compute a step"
-        plain(axes, across, "of one island of twice the size\n(more is better)")
+        plain(axes, across, "part of the time that devices compute\n(higher is better)")
 
 
 def draw_traces(traces, path):

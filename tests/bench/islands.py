@@ -18,11 +18,11 @@ SENDS = (
 )  # time on the network, of a step's computing
 DELAYS = ("50us", "1ms", "5ms")  # of a message: within a datacenter, and between two
 PAPERS = "0.03"  # the ratio of the paper and of PaLM, which send after the backward
-WAYS = {"after": "sent after the backward", "overlapped": "sent during it", "late": "used a step later"}
+WAYS = {"after": "sent after the backward", "overlapped": "sent during the backward", "late": "used a step later"}
 
 
 def figure12(quick):
-    """Throughput as a part of that of one island of twice the size: {part: {way: share}}."""
+    """The part of the time that devices compute: {sending / computing: {way: part}}."""
     return measured("-islands-send", ",".join(map(str, SENDS[1::4] if quick else SENDS)))
 
 
