@@ -1,9 +1,7 @@
 """Random graphs of computations on random slices give the bits of the same plugin under stock JAX, captured or not.
 
-PATHWAYS_SEED=n tries the graphs of the seeds from n on.
+PATHWAYS_SEED=n tries the graphs of the seeds from n on; without it, each run draws others, and says which.
 """
-
-import os
 
 import fresh
 import jax
@@ -11,6 +9,7 @@ import numpy as np
 import pathways
 import pytest
 import random_programs
+from conftest import ADDRESS, SEED
 
 SCRIPT = """
     import sys
@@ -18,9 +17,8 @@ SCRIPT = """
     path, seeds = sys.stdin.readline().split()
     random_programs.save(path, [int(seed) for seed in seeds.split(",")])
 """
-FIRST = int(os.environ.get("PATHWAYS_SEED", "0"))
 # Of a cluster's several topologies each tries fewer: programs are compiled again for each.
-SEEDS = range(FIRST, FIRST + (2 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 4))
+SEEDS = range(SEED, SEED + (2 if ADDRESS else 4))
 
 # Whether a donated array is of use to a computation is left to chance.
 pytestmark = [pytest.mark.sizes, pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")]
