@@ -312,30 +312,28 @@ def test_elements_narrower_than_a_byte(devices):
     assert np.array_equal(twice, 2 * args[1])
 
 
-@EMBEDDED
 @pytest.mark.skipif(not os.environ.get("SHARDY_PYTHON"), reason="SHARDY_PYTHON names no checkout of openxla/shardy")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
-def test_openxlas_own_front_end_gets_the_same_gradients(devices):
+@pytest.mark.parametrize("name", mpmd.SCHEDULES)
+def test_openxlas_own_front_end_runs_every_schedule(devices, monkeypatch, name):
+    """The same functions with its words, which have the same names."""
     shardy = mpmd.shardy()
-    args = numbers(2, 2)
-
-    def train(ws, xs):
-        gradients = jax.tree.map(jnp.zeros_like, ws)
-        for i, x in enumerate(xs):
-            one = shardy.call(jax.grad(loss), call_counter=i)(ws, x)
-            gradients = jax.tree.map(jnp.add, gradients, one)
-        return gradients
-
-    def loss(ws, x):
-        for i, w in enumerate(ws):
-            x = shardy.named_computation(block, name=f"block {i}")(w, x)
-        return jnp.mean(x**2)
-
-    on = meshes(devices, 2)
-    lowered = shardy.jit(train, shardy.make_config(on, dict(zip(["block 0", "block 1"], on, strict=True)))).lower(*args)
-    compiled = lowered.compile()
-    placed = jax.device_put(args, lowered.function_named_shardings.input_specs)
-    near(compiled(*placed), jax.jit(train)(*args))
+    for word in ("named_computation", "call"):
+        monkeypatch.setattr(mpmd, word, getattr(shardy, word))
+    function = infer if name == "ParallelPipelinesWithWrapAround" else train
+    stages = 4 if name.startswith("Circular") else 2
+    args, on = numbers(stages, 3), meshes(devices, 2)
+    names = [f"block {i}" for i in range(stages)]
+    options = {"mpmd_pipeline_schedule": name, "mpmd_split_bwd_fragments": name.startswith("ZeroBubble")}
+    cfg = shardy.make_config(
+        on,
+        dict(zip(names, itertools.cycle(on), strict=False)),
+        name_to_stage_assignment={name: i for i, name in enumerate(names)},
+        partitioning_options=options,
+    )
+    lowered = shardy.jit(function, cfg).lower(*args)
+    mine = jax.device_put(args, lowered.function_named_shardings.input_specs)
+    near(lowered.compile()(*mine), jax.jit(function)(*args))
 
 
 # --- errors ---

@@ -112,6 +112,10 @@ def test_functions_that_cannot_be_partitioned(devices):
     def complex_result(x):
         return mpmd.named_computation(lambda x: jax.lax.complex(x, x), name="block 0")(x)
 
+    def twice(x):
+        y = mpmd.named_computation(jnp.sin, name="block 0")(x)
+        return mpmd.named_computation(jnp.cos, name="block 0")(mpmd.named_computation(jnp.tan, name="block 1")(y))
+
     line = stranger.__code__.co_firstlineno + 1
     x, cfg = np.ones(3, "f"), config(devices, 2)
     for function, code, text in [
@@ -120,6 +124,7 @@ def test_functions_that_cannot_be_partitioned(devices):
         (moving, "INVALID_ARGUMENT", "mpmd_infer_transfers"),
         (printing, "UNIMPLEMENTED", "callback"),
         (in_order, "UNIMPLEMENTED", "ordered effects"),
+        (twice, "INVALID_ARGUMENT", "by a name of its own, without a stage"),
         (complex_result, "INVALID_ARGUMENT", "keep complex numbers inside of named computations"),
     ]:
         with pytest.raises(pathways.PathwaysError, match=re.escape(text)) as error:
@@ -133,6 +138,8 @@ def test_functions_that_cannot_be_partitioned(devices):
             pathways.PathwaysError, match=f"{side} have the memory kind 'pinned_host'; expected 'device'"
         ):
             mpmd.jit(train, cfg, **{side: pinned})
+    with pytest.raises(pathways.PathwaysError, match="mpmd_config is {}; expected what mpmd.make_config returns"):
+        mpmd.jit(train, {})
     with pytest.raises(pathways.PathwaysError, match="expected a NamedSharding whose mesh has the axes"):
         mpmd.jit(train, cfg, in_shardings=jax.sharding.SingleDeviceSharding(devices[0]))
 

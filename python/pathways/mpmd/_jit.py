@@ -25,6 +25,7 @@ from pathways.mpmd._config import FORWARD_ONLY, SCHEDULE, Config
 PARTITION = os.path.join(os.path.dirname(pathways_command.__file__), "_partition.py")
 PROGRESS = re.compile(r"I\d{4} |\t- ")  # what the passes say of what they do
 STACK = re.compile(r"\n[^\n]*: note: called from")  # the calls that led to an error
+TWICE = "more than one fragment with the same mesh, stage"  # in an error of the passes
 DIALECTS = ("stablehlo", "mpmd", "ifrt")
 UNSUPPORTED = "which pathways.mpmd does not run: compute and print outside of it, from what it returns"
 TOLD = 2000  # of what the process that partitions has said, the last characters that an error repeats
@@ -86,6 +87,8 @@ class Jitted:
         out_shardings: Any,
         donate_argnums: int | Sequence[int] | None,
     ):
+        if not isinstance(config, Config):
+            raise invalid_argument(f"mpmd_config is {config!r}; expected what mpmd.make_config returns")
         self._name = getattr(function, "__name__", type(function).__name__)
         self._config = config
         self._sides = in_shardings, out_shardings
@@ -286,6 +289,11 @@ def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
     answer = json.loads(done.stdout)
     if "error" in answer:
         what = STACK.split(answer["error"])[0].strip()
+        if TWICE in what:
+            what += (
+                "\nExpected at most one computation of a stage outside of mpmd.call: assign another one, such as an "
+                "optimizer's step, to the same mesh by a name of its own, without a stage"
+            )
         raise invalid_argument(f"{name} cannot be partitioned: {what}")
     return answer
 
@@ -310,6 +318,7 @@ def jit(
         copies on the mesh.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for shardings with other axes, or of another memory.
+      PathwaysError: INVALID_ARGUMENT for a config that `make_config` has not made, and for shardings with other axes or
+        of another memory.
     """
     return Jitted(func, mpmd_config, in_shardings, out_shardings, donate_argnums)
