@@ -1,5 +1,6 @@
 """pathways.sync: weights of a trainer, newest version by version, on the devices of samplers."""
 
+import os
 import random
 import threading
 
@@ -56,6 +57,20 @@ def test_newest_version_is_the_trainers_in_any_layout_and_type(meshes):
         assert got["kernel"].dtype == want.dtype
         assert np.asarray(got["kernel"]).tobytes() == np.asarray(want).tobytes(), (SEED, layouts, own, dtype)
         assert np.array_equal(np.asarray(got["steps"]), np.arange(4))
+
+
+@pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here a push calls a plugin")
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+def test_a_push_is_one_message_of_which_no_byte_passes_through_this_process(meshes, dtype):
+    rows, columns = (NamedSharding(m, P(*spec)) for m, spec in zip(meshes, (("a",), (None, "a")), strict=True))
+    params = jax.device_put([np.ones((16, 16), np.float32)] * 8, rows)
+    copy = pathways.sync(params, columns, dtype=dtype)
+    jax.block_until_ready((params, copy.wait()))
+    before = pathways.stats()
+    copy.push(params)
+    after = pathways.stats()
+    copy.wait()
+    assert [after[k] - before[k] for k in ("go_entries", "puts", "fetches")] == [1, 0, 0]
 
 
 def test_trainer_may_donate_what_it_pushed_and_readers_see_no_part_of_a_version(meshes):
