@@ -1,4 +1,4 @@
-"""A cluster with devices of three platforms: sessions of one, and a session of two, whose programs use both."""
+"""A cluster with devices of four platforms: sessions of one, of two and of three, whose programs use all of theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIMULATED = """
 import jax, numpy as np
 pathways.init(platform="sim_slow")
 devices = jax.devices()
-assert [d.platform for d in devices] == ["sim_slow"] * 3 and {d.worker for d in devices} == {"worker-2"}, devices
+assert [d.platform for d in devices] == ["sim_slow"] * 3 and {d.worker for d in devices} == {"worker-3"}, devices
 x = np.arange(6.0, dtype=np.float32)
 one = jax.device_put(x, devices[0])
 np.testing.assert_array_equal(jax.device_put(one, devices[2]), x)
@@ -34,7 +34,7 @@ BOTH = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxlib import xla_client
-from pathways import _backend, mpmd
+from pathways import _backend
 
 # The process gets another session between the clients of this one.
 others, make_beside = [], _backend._make_beside
@@ -105,19 +105,6 @@ follows = pathways.program(lambda v: plus(ahead(v, 2 * jnp.ones(6)), np.ones(6))
 for n in range(2):
     np.testing.assert_array_equal(follows(moved[0]), x + 4)
 
-# A function of pathways.mpmd has meshes of both.
-meshes = {"fast": Mesh(fast[:1], "d"), "host": Mesh(host[:1], "d")}
-part = lambda name: mpmd.named_computation(lambda a: 2 * a + 1, name=name)
-config = mpmd.make_config(meshes, {"a": "fast", "b": "host"})
-step = mpmd.jit(lambda a: part("b")(part("a")(a)), config).lower(x).compile()
-there = jax.device_put(x, *step.input_shardings)
-before = pathways.stats()
-there = step(there)
-after = pathways.stats()
-assert [after[k] - before[k] for k in ("puts", "fetches")] == [0, 0]
-assert there.devices() == {host[0]}
-np.testing.assert_array_equal(there, 4 * x + 3)
-
 # A slice is of the first platform, unless it says which.
 assert pathways.make_virtual_device_set().add_slice(devices=2).devices == fast
 assert pathways.make_virtual_device_set().add_slice(devices=2, island="default").devices == host
@@ -131,28 +118,70 @@ try:
     pathways.devices("tpu")
 except pathways.PathwaysError as error:
     assert "only of fast and cpu" in str(error)
-del one, two, moved, key, first, second, q, r, array, step, there
+del one, two, moved, key, first, second, q, r, array
 pathways.shutdown()
 pathways.init(platform="cpu")
 assert [d.platform for d in jax.devices()] == ["cpu"] * 2
 print("right")
 """
 
+# A function of pathways.mpmd has a stage on each of three platforms.
+THREE = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh
+from pathways import mpmd
+
+pathways.init(platform="fast,other,cpu", devices=2)
+platforms = ("fast", "other", "cpu")
+meshes = {name: Mesh(pathways.devices(name), "d") for name in platforms}
+
+def loss(ws, x):
+    for name, w in zip(platforms, ws):
+        x = mpmd.named_computation(lambda w, x: jnp.tanh(x @ w), name=name)(w, x)
+    return jnp.mean(x**2)
+
+def train(ws, xs):
+    total = jax.tree.map(jnp.zeros_like, ws)
+    for i, x in enumerate(xs):
+        total = jax.tree.map(jnp.add, total, mpmd.call(jax.grad(loss), call_counter=i)(ws, x))
+    return total
+
+config = mpmd.make_config(
+    meshes, {name: name for name in platforms}, name_to_stage_assignment={name: i for i, name in enumerate(platforms)},
+    pipeline_schedule="ZeroBubbleH1",
+)
+args = [np.eye(4, dtype="f")] * 3, [np.full((2, 4), i, "f") for i in range(3)]
+step = mpmd.jit(train, config).lower(*args).compile()
+there = jax.device_put(args, step.input_shardings)
+jax.block_until_ready(step(*there))  # and it is captured
+before = pathways.stats()
+found = step(*there)
+after = pathways.stats()
+assert [after[k] - before[k] for k in ("go_entries", "puts", "fetches")] == [1, 0, 0], (before, after)
+assert [x.devices() for x in found] == [set(pathways.devices(name)) for name in platforms]
+for a, b, c in zip(found, step.one_by_one(*there), jax.jit(train)(*args), strict=True):
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(a, c, rtol=2e-5, atol=2e-6)
+print("right")
+"""
+
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on this machine")
 def test_sessions_on_several_platforms(tmp_path):
-    plugin, source = tmp_path / "fast.so", Path(fresh.__file__).parent / "clients/platform.c"
-    names = ('-DNAME="fast"', f'-DPLUGIN="{fresh.plugin_path()}"')
+    source = Path(fresh.__file__).parent / "clients/platform.c"
     headers = f"-I{source.parents[2] / 'device/pjrt/abi'}"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-shared", "-fPIC", "-Wall", headers, *names, source, "-o", plugin], check=True
-    )
-    with Cluster(1, 2, "--driver", f"cpu,{plugin},sim:slow=1x3") as cluster:
+    for name in ("fast", "other"):
+        names = (f'-DNAME="{name}"', f'-DPLUGIN="{fresh.plugin_path()}"')
+        compiler = ("gcc", "-std=gnu11", "-shared", "-fPIC", "-Wall", headers)
+        subprocess.run([*compiler, *names, source, "-o", tmp_path / f"{name}.so"], check=True)
+    drivers = f"cpu,{tmp_path}/fast.so,{tmp_path}/other.so,sim:slow=1x3"
+    with Cluster(1, 2, "--driver", drivers) as cluster:
         clients = [cluster.start(SIMULATED), cluster.start(COMPUTES, PATHWAYS_PLATFORM="fast")]
         for client in clients:
             assert fresh.hear(client) == "ready"
         assert [island["platform"] for island in cluster.report()["islands"]].count("sim_slow") == 1
         assert cluster.run(BOTH).stdout == "right\n"
+        assert cluster.run(THREE).stdout == "right\n"
         for client in clients:
             out, err = client.communicate("go\n", timeout=60)
             assert client.returncode == 0, out + err
