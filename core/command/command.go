@@ -188,7 +188,8 @@ func explainArguments(cmd *cobra.Command) {
 	if takes := cmd.Args; takes != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := takes(cmd, args); err != nil {
-				return usage{fmt.Errorf("%w\n`%s --help` shows the usage", err, cmd.CommandPath())}
+				return usage{fmt.Errorf("%w; expected `%s`\n`%s --help` shows the usage", err,
+					strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())}
 			}
 			return nil
 		}

@@ -101,6 +101,7 @@ func TestWrongUseIsExplained(t *testing.T) {
 		{"first device", map[string]string{"HOME": t.TempDir()},
 			[]string{"worker", "--address", "unix:x", "--first-device", "2"}, "expected both"},
 		{"no directory", short, []string{"certs"}, "certs --help"},
+		{"no role", short, []string{"token"}, "expected `pathways token ROLE`"},
 		{"argument too many", short, []string{"status", "now"}, "status --help"},
 		{"argument too many of a command below another", short, []string{"tenants", "apply", "tenants.toml"},
 			"tenants apply --help"},
@@ -179,9 +180,9 @@ func TestNoSuchCluster(t *testing.T) {
 		{"none", "NOT_FOUND: there is no cluster \"nosuch\": " + dir + " has none; start one with `pathways up`"},
 		{"", "NOT_FOUND: there is no cluster \"nosuch\" in " + dir + ", which has a, b; name one of them with --cluster"},
 	} {
-		for _, command := range []string{"address", "status", "down"} {
-			got := call(t, nil, command, "--dir", dir, "--cluster", "nosuch").ends(t, ExitFailed, c.want)
-			statustest.Equal(t, got.out, "", "the output of %s", command)
+		for _, command := range []string{"address", "status", "why", "queue", "events", "tenants", "tenants apply", "down"} {
+			got := call(t, nil, append(strings.Fields(command), "--dir", dir, "--cluster", "nosuch")...)
+			statustest.Equal(t, got.ends(t, ExitFailed, c.want).out, "", "the output of %s", command)
 		}
 		if c.name == "none" {
 			clusters(t, dir, "b", "a")

@@ -32,7 +32,7 @@ lines of code.`,
 			if last < 0 {
 				return usage{status.New(status.InvalidArgument, "--last is %d; expected 0 or more", last)}
 			}
-			address, secret, err := p.reach(s)
+			address, secret, err := p.controllerOf(s)
 			if err != nil {
 				return err
 			}

@@ -32,14 +32,9 @@ an operation until its arrays are freed; it may exceed the memory in use while o
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}
-			address, secret, err := p.reach(s)
+			address, secret, err := p.controllerOf(s)
 			if err != nil {
 				return err
-			}
-			if c, ok := placeAt(address); ok && s.text("address") == "" {
-				if err := c.found(); err != nil {
-					return err
-				}
 			}
 			report, err := p.ask(cmd.Context(), address, secret, nil)
 			if err != nil {
@@ -97,9 +92,20 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 	return address, secret, err
 }
 
+// controllerOf is reach for a command that asks a controller.
+//
+// Errors: NOT_FOUND if the options name a cluster of this machine that is not there.
+func (p *program) controllerOf(s settings) (string, cluster.Secret, error) {
+	address, secret, err := p.reach(s)
+	if c, ok := placeAt(address); err == nil && ok && s.text("address") == "" {
+		err = c.found()
+	}
+	return address, secret, err
+}
+
 // report asks the controller that a command's options name for its report.
 func (p *program) report(cmd *cobra.Command) (*wire.Report, error) {
-	address, secret, err := p.reach(settings{cmd.Flags()})
+	address, secret, err := p.controllerOf(settings{cmd.Flags()})
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ old ones if the file no longer names it.`,
 
 // listTenants prints the tenants of a cluster. With apply, the controller first reads its file of them again.
 func (p *program) listTenants(ctx context.Context, s settings, apply bool) error {
-	address, secret, err := p.reach(s)
+	address, secret, err := p.controllerOf(s)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ p pauses, q quits.`,
 				return usage{status.New(status.InvalidArgument,
 					"pathways top needs a terminal; for scripts there is `pathways status --json`")}
 			}
-			address, secret, err := p.reach(settings{cmd.Flags()})
+			address, secret, err := p.controllerOf(settings{cmd.Flags()})
 			if err != nil {
 				return err
 			}
