@@ -47,7 +47,7 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (session
 		return err
 	})
 	if err != nil {
-		return nil, advise(c.Address, err)
+		return nil, advise(c.Address, err, "; scripts without PATHWAYS_ADDRESS use this machine's devices")
 	}
 	return session, nil
 }

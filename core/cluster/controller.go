@@ -226,7 +226,7 @@ func Ask(ctx context.Context, address string, s Secret, ask *wire.Ask) (*wire.Re
 		return err
 	})
 	if err != nil {
-		return nil, advise(address, err)
+		return nil, advise(address, err, "")
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()

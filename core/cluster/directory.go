@@ -203,9 +203,9 @@ func openToOthers(info fs.FileInfo) bool {
 // Socket is the name of the controller's unix socket in a cluster's directory.
 const Socket = "controller.sock"
 
-// advise adds what to do to the error of a process that could not connect to the controller at an address. It returns
-// other errors unchanged.
-func advise(address string, err error) error {
+// advise adds what to do to the error of a process that could not connect to the controller at an address: in a cluster
+// of this machine that has ended, also what the process may do otherwise. It returns other errors unchanged.
+func advise(address string, err error, otherwise string) error {
 	var dialed *net.OpError
 	if status.CodeOf(err) != status.Unavailable || !errors.As(err, &dialed) || dialed.Op != "dial" ||
 		errors.Is(err, fs.ErrPermission) {
@@ -218,8 +218,7 @@ func advise(address string, err error) error {
 	case isUnix && filepath.Base(path) == Socket && all != "/" && clusterName.MatchString(name):
 		err = status.New(status.Unavailable, "%w; no controller runs there now. Unless its supervisor "+
 			"is about to start it again, start the cluster with `pathways up --dir %s --cluster %s` and the options it had, "+
-			"or with the same `pathways controller` if that had started it; "+
-			"scripts without PATHWAYS_ADDRESS use this machine's devices", err, all, name)
+			"or with the same `pathways controller` if that had started it%s", err, all, name, otherwise)
 	case isUnix, errors.Is(err, syscall.ECONNREFUSED):
 		err = status.New(status.Unavailable, "%w; no controller listens there: "+
 			"start it with `pathways controller` if it has ended, or compare the address with its --listen", err)

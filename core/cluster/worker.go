@@ -142,7 +142,7 @@ func (c WorkerConfig) reach(ctx context.Context, o stream.Options, dial func(str
 			return err
 		}
 		if time.Now().After(end) {
-			return status.Wrap(advise(c.Address, err), "the controller at %s was not reached within %v", c.Address, c.Wait)
+			return status.Wrap(advise(c.Address, err, ""), "the controller at %s was not reached within %v", c.Address, c.Wait)
 		}
 		timer := time.NewTimer(redial)
 		select {
