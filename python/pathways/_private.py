@@ -22,8 +22,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   mesh; and `jax._src.mesh.get_concrete_mesh`, the mesh itself, which the public `get_mesh` refuses while JAX traces.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
   types are public, as `jax.extend.core`; these parts are what `jax.core.eval_jaxpr` uses.
-- `jax._src.lax.parallel.ragged_all_to_all_p`: the primitive, whose lowering on CPU devices is replaced. Without it,
-  JAX's own stays.
+- `jax._src.lax.parallel.ragged_all_to_all_p` and `pbroadcast_p`: the primitives, which get a lowering for CPU devices.
+  Without them, JAX's own stays.
 - `jaxlib.xla_client`: the registry of FFI targets (`_xla`, `_custom_callback_handler`, `register_custom_call_handler`,
   `register_custom_type_handler`), and the CPU client with its compile options.
 - `jax.interpreters.mlir.make_ir_context`, with what StableHLO's bindings read and write portable bytecode by: their
@@ -116,17 +116,18 @@ def forget_effects() -> None:
 # --- lowering ---
 
 
-def lower_ragged_all_to_all(platform: str, exchange: Callable[..., Any]) -> None:
-    """Makes JAX lower jax.lax.ragged_all_to_all on a platform as it lowers exchange, which has its parameters.
+def lower(name: str, platform: str, function: Callable[..., Any]) -> None:
+    """Makes JAX lower the collective primitive of that name on a platform as it lowers function.
 
-    It does nothing if this version of JAX has no such primitive.
+    The function takes the primitive's operands and parameters. Nothing happens if this version of JAX has no such
+    primitive.
     """
     from jax._src.lax import parallel
     from jax.interpreters import mlir
 
-    primitive = getattr(parallel, "ragged_all_to_all_p", None)
+    primitive = getattr(parallel, name, None)
     if primitive is not None:
-        mlir.register_lowering(primitive, mlir.lower_fun(exchange, multiple_results=False), platform=platform)
+        mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False), platform=platform)
 
 
 def replace_compile_mpmd(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

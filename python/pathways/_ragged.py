@@ -17,7 +17,7 @@ from pathways import _private
 @functools.cache
 def install() -> None:
     """Registers the lowering with JAX, once."""
-    _private.lower_ragged_all_to_all("cpu", _exchange)
+    _private.lower("ragged_all_to_all_p", "cpu", _exchange)
 
 
 def _exchange(
