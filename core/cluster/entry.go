@@ -180,7 +180,7 @@ func (e *entry) config() worker.Config {
 		CacheBytes:  e.CacheBytes,
 		MemoryLimit: e.MemoryLimit, Memory: e.exchange.Memory, Apart: e.exchange.Apart,
 		Breaks: e.exchange.Breaks, Connected: e.exchange.Connected, Handler: e.Handler, Log: e.Log,
-		EvictAfter: e.EvictAfter, Evict: e.Evict, Ending: e.Ending,
+		EvictAfter: e.EvictAfter, Evict: e.Evict, Ending: e.Ending, Piece: e.Piece,
 	}
 	if e.partitions {
 		engine := collective.New(e.exchange, 0, e.board)

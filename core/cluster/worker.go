@@ -36,6 +36,7 @@ type WorkerConfig struct {
 	Evict      func(why error)
 	Ending     func(why error)
 	Stuck      time.Duration // of members: how long a failed run may wait for others; 0 means stuckAfter
+	Piece      int64         // see worker.Config
 	Versions   map[string]string
 	// Joined is called when the worker has joined its cluster, with the number of its devices; nil is not.
 	Joined   func(devices int)
