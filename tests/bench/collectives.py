@@ -67,9 +67,10 @@ def measure(running, operation, workers, size, rounds, seconds):
     got["targets"] = targets = []
     if operation == ALONE:
         return got
-    if "gloo" in got["ratio"]:
-        least = 3 if size >= LARGE else 1.5
-        targets.append((f"≥ {least} × gloo", got["ratio"]["gloo"]["median"] >= least))
+    least = 3 if size >= LARGE else 1.5
+    for system in ("gloo", "torch"):
+        if system in got["ratio"]:
+            targets.append((f"≥ {least} × {TITLES[system]}", got["ratio"][system]["median"] >= least))
     if size >= BOUND:
         targets.append(("≥ 0.5 × memcpy", got["ratio"][COPIES]["median"] >= 0.5))
     return got

@@ -1,4 +1,4 @@
-"""Where the processors' time goes in a large collective, beside the same copies in C.
+"""Where the processors' time goes in a collective, beside the same copies in C.
 
 For each collective, count of workers and size: milliseconds of a call, of the workers' processor time, of the client's
 and the controller's, of threads of the workers that could run but had no processor (queued), and in which a processor
@@ -21,14 +21,24 @@ import collectives  # noqa: E402
 import page  # noqa: E402
 import sides  # noqa: E402
 
+KIB, MIB = 1 << 10, 1 << 20
 ROWS = {
-    2: [("AllReduce", 64), ("AllGather", 64), ("AllToAll", 64), ("ReduceScatter", 64), ("ReduceScatter", 256)],
-    4: [("AllReduce", 16), ("AllToAll", 16), ("ReduceScatter", 64)],
-    8: [("AllReduce", 64), ("AllToAll", 16), ("ReduceScatter", 64), ("ReduceScatter", 256)],
+    2: [
+        *(("AllToAll", size) for size in (4 * KIB, MIB, 16 * MIB, 64 * MIB)),
+        *(("ReduceScatter", size) for size in (4 * KIB, MIB, 64 * MIB, 256 * MIB)),
+        *(("AllReduce", size) for size in (16 * MIB, 64 * MIB, 256 * MIB)),
+        ("AllGather", 64 * MIB),
+    ],
+    4: [("AllReduce", 16 * MIB), ("AllToAll", MIB), ("AllToAll", 16 * MIB), ("ReduceScatter", 64 * MIB)],
+    8: [
+        *(("AllReduce", size) for size in (16 * MIB, 64 * MIB)),
+        *(("AllToAll", size) for size in (MIB, 16 * MIB, 64 * MIB)),
+        *(("ReduceScatter", size) for size in (64 * MIB, 256 * MIB)),
+    ],
 }
 SECONDS = 0.3  # a turn
 PARTS = ("seconds", "ran", "others", "queued")
-HEADS = ("collective", "workers", "MiB", "", "a call", "workers", "client, controller", "queued", "idle")
+HEADS = ("collective", "workers", "bytes", "", "a call", "workers", "client, controller", "queued", "idle")
 
 
 def started_below(process):
@@ -78,8 +88,8 @@ class Ours:
 
 def measure(systems, operation, size, rounds):
     """Returns for each system the medians of the milliseconds of a call, by part."""
-    asked = {"operation": operation, "size": size << 20}
-    calls = max(2, round(SECONDS / systems["ours"].ask(calls=2, **asked)["seconds"] * 2))
+    asked = {"operation": operation, "size": size}
+    calls = max(2, round(SECONDS / systems["ours"].ask(calls=4, **asked)["seconds"] * 4))
     turns = collections.defaultdict(list)
     for _ in range(rounds):
         for system, side in systems.items():
@@ -102,8 +112,8 @@ def main():
             for operation, size in rows:
                 for system, (call, ran, others, queued) in measure(systems, operation, size, rounds).items():
                     idle = max(0, processors * call - ran - others)
-                    numbers = [f"{n:.1f}" for n in (call, ran, others, queued, idle)]
-                    cells.append([operation, str(workers), str(size), system, *numbers])
+                    numbers = [f"{n:.2f}" if call < 5 else f"{n:.1f}" for n in (call, ran, others, queued, idle)]
+                    cells.append([operation, str(workers), collectives.bytes_said(size), system, *numbers])
                     print(*(f"{cell:>14}" for cell in cells[-1]), flush=True)
     print(f"\n{page.table(HEADS, cells)}")
 
