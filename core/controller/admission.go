@@ -105,13 +105,16 @@ func (st *State) settleIn(g *gang) {
 // roomFor reports whether a gang may have memory now: it fits, and none of the first n held gangs has to come first.
 func (st *State) roomFor(g *gang, n int) bool {
 	switch {
-	case g.bytes == 0 && g.temp == 0 && g.lacksCode() == 0 && g.hosts == nil:
+	case !g.takesMemory() && g.hosts == nil:
 		return true
 	case n > 0 && st.behind(g, n):
 		return false
 	}
 	return st.fits(g)
 }
+
+// takesMemory reports whether a gang takes memory of its devices.
+func (g *gang) takesMemory() bool { return g.bytes > 0 || g.temp > 0 || g.lacksCode() > 0 }
 
 // fits reports whether there is memory for a gang.
 func (st *State) fits(g *gang) bool {
@@ -145,9 +148,9 @@ func (st *State) othersOn(g *gang, devices []int) (all []*session) {
 	return all
 }
 
-// precedes reports whether h, which was held before g, has to come first: it waits for memory of the same devices, and
-// the session of g has no memory on the devices of h. A session that has some passes, since h may wait for what it will
-// free, unless h is first.
+// precedes reports whether h, which was held before g, has to come first: both need memory of the same devices, and the
+// session of g has no memory on the devices of h. A session that has some passes, since h may wait for what it will
+// free, unless h is first. A read of an array needs none there.
 func (st *State) precedes(h, g *gang) bool {
 	switch {
 	case !h.held.forMemory(), h.s == g.s, (h.held.quota || h.held.behind) && h.s.tenant != g.s.tenant,
@@ -156,7 +159,7 @@ func (st *State) precedes(h, g *gang) bool {
 	case h.held.host:
 		return g.hosts != nil && h.s.tenant == g.s.tenant && h.to.meets(g.to)
 	}
-	return h.place.overlaps(g.place) &&
+	return g.takesMemory() && h.place.overlaps(g.place) &&
 		(st.isFirst(h) || !st.ledger.Has(ledger.Owner(g.s.id), h.place.numbers))
 }
 

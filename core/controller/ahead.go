@@ -333,9 +333,12 @@ func (st *State) mayPass(s *session, f passer) bool {
 	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs.Get(o.put) != nil || s.makes(f.object) {
 		return false
 	}
-	g := &gang{s: s}
-	g.hosts = g.hostUses(&wire.Fetch{Object: f.object, Device: f.device})
-	if !st.isInHostQuota(g) {
+	at, err := st.place(s, []uint32{f.device})
+	if err != nil {
+		return false
+	}
+	g := &gang{s: s, place: at, to: at.workers}
+	if g.hosts = g.hostUses(&wire.Fetch{Object: f.object, Device: f.device}); !st.roomFor(g, len(st.held)) {
 		return false
 	}
 	waits := func(taken uint64) bool { return taken != 0 && taken >= s.popped }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -387,4 +388,23 @@ func BenchmarkEndBesideHeld(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A read of an array takes no memory of its device. So it goes past a put of its session that waits for some, even
+// where another session's put has waited so long that all that need memory wait behind it.
+func TestReadsDoNotWaitForMemoryOfTheirDevice(t *testing.T) {
+	b, other := narrowBed(t, Limits{}, 100, 10) // bytes; 40 are the other's, and 4 the client's
+	client := b.st.conns.Get(b.client).s
+	client.tenant.terms.HostMemory = 1 << 20 // which a read does take
+	for _, conn := range []uint64{other, b.client} {
+		b.say(conn, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: floats(20), Devices: []uint32{0}})
+		statustest.Equal(t, b.st.conns.Get(conn).s.waiting != nil, true, "whether a put waits for memory")
+	}
+	b.now += b.st.turn()
+	b.step(Event{Kind: Tick})
+	statustest.Equal(t, b.st.isFirst(b.st.held[0]), true, "whether the other's put is first")
+	actions := b.say(b.client, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1})
+	actions = append(slices.Clone(actions), b.step(Event{Kind: Flush})...)
+	statustest.EqualSlices(t, b.kindsDispatched(actions), []wire.Kind{wire.KindFetch}, "what is dispatched")
+	statustest.OK(t, b.st.Check())
 }
