@@ -2,7 +2,8 @@
 
 For each collective, count of workers and size: milliseconds of a call, of the workers' processor time, of the client's
 and the controller's, of threads of the workers that could run but had no processor (queued), and in which a processor
-was idle. Ours and the program of C take turns; medians. It takes some three minutes; nothing else should run.
+was idle: ours / those of the program of C, which take turns; medians. And what the four wake-ups of a call take alone
+(peers/wakes.c). It takes some three minutes; nothing else should run.
 
     python tests/bench/processors.py [--rounds N]
 """
@@ -12,7 +13,9 @@ import collections
 import os
 import pathlib
 import statistics
+import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
@@ -38,7 +41,7 @@ ROWS = {
 }
 SECONDS = 0.3  # a turn
 PARTS = ("seconds", "ran", "others", "queued")
-HEADS = ("collective", "workers", "bytes", "", "a call", "workers", "client, controller", "queued", "idle")
+HEADS = ("collective", "workers", "bytes", "a call", "of workers", "of client, controller", "queued", "idle")
 
 
 def started_below(process):
@@ -98,6 +101,15 @@ def measure(systems, operation, size, rounds):
     return {system: [statistics.median(part) for part in zip(*of, strict=True)] for system, of in turns.items()}
 
 
+def wakes(workers, calls=5000):
+    """Returns the milliseconds in which a client wakes a controller, it so many workers, and all the way back, in C."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = pathlib.Path(directory, "wakes")
+        subprocess.run(["cc", "-O2", "-o", program, cluster.PEERS / "wakes.c"], check=True)
+        done = subprocess.run([program, str(workers), str(calls)], check=True, stdout=subprocess.PIPE)
+    return float(done.stdout) / calls * 1e3
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="turns of each system (default 7)")
@@ -110,12 +122,19 @@ def main():
                 raise sides.Ended(why)
             systems = {"ours": Ours(running["ours"]), "in C": running[collectives.PASSES]}
             for operation, size in rows:
-                for system, (call, ran, others, queued) in measure(systems, operation, size, rounds).items():
-                    idle = max(0, processors * call - ran - others)
-                    numbers = [f"{n:.2f}" if call < 5 else f"{n:.1f}" for n in (call, ran, others, queued, idle)]
-                    cells.append([operation, str(workers), collectives.bytes_said(size), system, *numbers])
-                    print(*(f"{cell:>14}" for cell in cells[-1]), flush=True)
+                took = measure(systems, operation, size, rounds)
+                idle = {
+                    system: max(0, processors * call - ran - others) for system, (call, ran, others, _) in took.items()
+                }
+                (call, ran, others, queued), in_c = took["ours"], took["in C"]
+                digits = 2 if call < 5 else 1
+                pairs = ((call, in_c[0]), (ran, in_c[1]), (others,), (queued, in_c[3]), (idle["ours"], idle["in C"]))
+                numbers = [" / ".join(f"{n:.{digits}f}" for n in pair) for pair in pairs]
+                cells.append([operation, str(workers), collectives.bytes_said(size), *numbers])
+                print(*(f"{cell:>15}" for cell in cells[-1]), flush=True)
     print(f"\n{page.table(HEADS, cells)}")
+    for workers in ROWS:
+        print(f"four wake-ups with {workers} workers, in C: {wakes(workers):.3f} ms")
 
 
 if __name__ == "__main__":
