@@ -459,6 +459,10 @@ def _forget_clients() -> None:
         jax.extend.backend.clear_backends()
 
 
+# seconds in which other threads that dispatch come to the library, where they stay from then on
+THREADS_COME = 0.05
+
+
 def _at_exit(process: int) -> None:
     if os.getpid() != process:
         return  # a forked child: the library belongs to its parent
@@ -467,6 +471,8 @@ def _at_exit(process: int) -> None:
     except PathwaysError as error:
         print(f"pathways: work was cut off at exit: {error}", file=sys.stderr)
     finally:
+        if threading.active_count() > 1:  # one that takes the GIL in JAX's C++ while Python finalizes ends the process
+            time.sleep(THREADS_COME)
         _native.set_locate(None)  # Python is shutting down
         _native.set_telling(None)
         sys.modules["pathways._partition"].remove()
