@@ -24,17 +24,17 @@ type echoes struct {
 // echo is one of them.
 type echo struct {
 	*child
-	line *transporttest.Forwarder
-	gate transporttest.Gate
+	transporttest.Process
 	sent uint64 // blocks
 }
 
-// attach puts a line before a process that nobody has dialed.
+// attach has a process, which nobody has dialed yet, reached through a forwarder.
 func (w *echoes) attach(c *child) *echo {
-	e := &echo{child: c, line: transporttest.Forward(w, strings.TrimPrefix(c.address, "tcp:"))}
-	e.gate.Watch(e.line)
+	e := &echo{child: c}
+	e.Command, e.Line = c.command, transporttest.Forward(w, strings.TrimPrefix(c.address, "tcp:"))
+	e.Gate.Watch(e.Line)
 	w.x.Peers([]*wire.Process{{Number: uint64(c.number), Name: fmt.Sprint("child-", c.number), Host: "here",
-		Addresses: []string{e.line.Address}}}, nil, nil)
+		Addresses: []string{e.Line.Address}}}, nil, nil)
 	return e
 }
 
@@ -86,38 +86,26 @@ func TestProcessStopsOrIsKilledInTheMiddleOfABlock(t *testing.T) {
 	neighbor, e := all[0], all[1]
 	w.right(neighbor)
 	w.right(e) // its streams are there now
-	before := e.gate.Passed()
+	before := e.Gate.Passed()
 	w.right(e)
-	way := (e.gate.Passed() - before) / 2
+	way := (e.Gate.Passed() - before) / 2
 	if way < size*9/10 || way > size*11/10 {
 		t.Fatalf("%d bytes go each way, of a block of %d", way, size)
 	}
 	phases := [kills]int64{0, way/2 + 100<<10, way - 48<<10, way + 48<<10, 3*way/2 + 100<<10, 2*way - 48<<10}
 
 	for _, at := range phases {
-		stopped := make(chan struct{})
-		e.gate.At(func() {
-			transporttest.Stop(t, e.command.Process)
-			close(stopped)
-		}, at)
+		stopped := e.StopAt(t, at)
 		taken, back := w.send(e)
 		<-stopped
 		w.right(neighbor)
-		transporttest.Continue(t, e.command.Process)
+		e.Continue(t)
 		statustest.OKf(t, <-taken, "stopped at byte %d", at)
 		statustest.OKf(t, <-back, "stopped at byte %d", at)
 	}
-	var marks []int64
-	for at := int64(0); at < 2*way-48<<10; at += way / 16 {
-		marks = append(marks, at)
-	}
-	e.gate.At(func() { // it is slow
-		transporttest.Stop(t, e.command.Process)
-		w.right(neighbor)
-		transporttest.Continue(t, e.command.Process)
-	}, marks...)
+	e.SlowDown(t, way/16, 2*way-48<<10, func() { w.right(neighbor) })
 	w.right(e)
-	if left := e.gate.Left(); left > 0 {
+	if left := e.Gate.Left(); left > 0 {
 		t.Errorf("it did not stand still %d times", left)
 	}
 	if breaks := x.Breaks(); len(breaks) > 0 {
@@ -126,13 +114,7 @@ func TestProcessStopsOrIsKilledInTheMiddleOfABlock(t *testing.T) {
 
 	for i, at := range phases {
 		dies := all[2+i]
-		killed := make(chan struct{})
-		dies.gate.At(func() {
-			statustest.Check(t, dies.command.Process.Kill())
-			_ = dies.command.Wait() // it was killed
-			dies.line.Break()
-			close(killed)
-		}, at)
+		killed := dies.KillAt(t, at)
 		taken, back := w.send(dies)
 		<-killed
 		w.right(neighbor)

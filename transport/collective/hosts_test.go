@@ -205,11 +205,9 @@ func host(s string) error {
 
 // between is a worker on a host of its own, as the test sees it.
 type between struct {
-	number  uint64
-	command *exec.Cmd
-	stdin   io.WriteCloser
-	line    *transporttest.Forwarder // to it
-	gate    transporttest.Gate       // of the bytes on its line
+	transporttest.Process
+	number uint64
+	stdin  io.WriteCloser
 }
 
 // farWorkers is two workers in the test's process, first and last, with others between them.
@@ -243,19 +241,20 @@ func (w *farWorkers) begin() {
 
 // start starts a worker, and the gang that it has with the others.
 func (w *farWorkers) start() *between {
-	b := &between{number: w.next, command: exec.Command(os.Args[0], "-test.run=^$")}
+	b := &between{number: w.next}
+	b.Command = exec.Command(os.Args[0], "-test.run=^$")
 	w.next++
-	b.command.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d", hostEnv, b.number, w.op, w.bytes, w.each))
-	b.command.Stderr = os.Stderr
-	b.stdin = statustest.Value(b.command.StdinPipe()).OK(w)
-	out := statustest.Value(b.command.StdoutPipe()).OK(w)
-	statustest.OK(w, b.command.Start())
-	w.Cleanup(func() { _ = b.command.Process.Kill() })
+	b.Command.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d", hostEnv, b.number, w.op, w.bytes, w.each))
+	b.Command.Stderr = os.Stderr
+	b.stdin = statustest.Value(b.Command.StdinPipe()).OK(w)
+	out := statustest.Value(b.Command.StdoutPipe()).OK(w)
+	statustest.OK(w, b.Command.Start())
+	w.Cleanup(func() { _ = b.Command.Process.Kill() })
 	address := statustest.Value(bufio.NewReader(out).ReadString('\n')).OK(w)
-	b.line = transporttest.Forward(w, strings.TrimPrefix(strings.TrimSpace(address), "tcp:"))
-	b.gate.Watch(b.line)
+	b.Line = transporttest.Forward(w, strings.TrimPrefix(strings.TrimSpace(address), "tcp:"))
+	b.Gate.Watch(b.Line)
 	for _, f := range w.ends {
-		f.knows(b.number, b.line.Address)
+		f.knows(b.number, b.Line.Address)
 		f.x.PushBytes(b.number, greeting(b.number), make([]byte, 8), nil)
 		f.e.Begin(w.gang(b.number))
 	}
@@ -313,9 +312,9 @@ func (w *farWorkers) others() {
 // middle of a block, and the last ones.
 func (w *farWorkers) phases(b *between) []int64 {
 	w.right(w.run(b)) // its streams are there now
-	before := b.gate.Passed()
+	before := b.Gate.Passed()
 	w.right(w.run(b))
-	all := b.gate.Passed() - before
+	all := b.Gate.Passed() - before
 	if all < w.bytes {
 		w.Errorf("only %d bytes go to the worker and from it", all)
 	}
@@ -343,7 +342,7 @@ func TestWorkerOfAnotherHostStopsOrIsKilled(t *testing.T) {
 			}
 			w.isSlow(b, phases[1])
 			b.stdin.Close()
-			statustest.Checkf(w, b.command.Wait(), "the worker")
+			statustest.Checkf(w, b.Command.Wait(), "the worker")
 			for _, f := range w.ends {
 				f.e.End(b.number)
 			}
@@ -377,31 +376,19 @@ func (w *farWorkers) goesTheWay(name string, b *between) {
 
 // stops stops the worker at a byte, and has it go on when others have done something.
 func (w *farWorkers) stops(b *between, at int64) {
-	stopped := make(chan struct{})
-	b.gate.At(func() {
-		transporttest.Stop(w, b.command.Process)
-		close(stopped)
-	}, at)
+	stopped := b.StopAt(w, at)
 	ends := w.run(b)
 	<-stopped
 	w.others()
-	transporttest.Continue(w, b.command.Process)
+	b.Continue(w)
 	w.right(ends)
 }
 
 // isSlow has the worker stand still again and again, and its line with it.
 func (w *farWorkers) isSlow(b *between, half int64) {
-	var marks []int64
-	for at := int64(0); at < 2*half-48<<10; at += half / 8 {
-		marks = append(marks, at)
-	}
-	b.gate.At(func() {
-		transporttest.Stop(w, b.command.Process)
-		w.others()
-		transporttest.Continue(w, b.command.Process)
-	}, marks...)
+	b.SlowDown(w, half/8, 2*half-48<<10, w.others)
 	w.right(w.run(b))
-	statustest.Equal(w, b.gate.Left(), 0, "times that it did not stand still")
+	statustest.Equal(w, b.Gate.Left(), 0, "times that it did not stand still")
 	if breaks := w.ends[0].x.Breaks(); len(breaks) > 0 {
 		w.Errorf("connections broke: %v", breaks)
 	}
@@ -411,13 +398,7 @@ func (w *farWorkers) isSlow(b *between, half int64) {
 // one of them may have all that it needs.
 func (w *farWorkers) isKilled(b *between, at int64, final bool) {
 	w.right(w.run(b))
-	killed := make(chan struct{})
-	b.gate.At(func() {
-		statustest.Check(w, b.command.Process.Kill())
-		_ = b.command.Wait() // it was killed
-		b.line.Break()
-		close(killed)
-	}, at)
+	killed := b.KillAt(w, at)
 	ends := w.run(b)
 	<-killed
 	w.others()

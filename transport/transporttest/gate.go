@@ -1,7 +1,7 @@
 package transporttest
 
 import (
-	"os"
+	"os/exec"
 	"sync"
 	"testing"
 
@@ -62,21 +62,67 @@ func (g *Gate) Left() int {
 	return len(g.marks)
 }
 
-// Stop stops a child of this process, and returns when it stands still.
-func Stop(t testing.TB, p *os.Process) {
+// Process is a child of this process, which others reach through a forwarder. Something happens to it at a byte that
+// passes there, counted from when it is asked for.
+type Process struct {
+	Command *exec.Cmd
+	Line    *Forwarder
+	Gate    Gate // of the line
+}
+
+// StopAt has the process stopped at a byte, and returns a channel that is closed when it stands still.
+func (p *Process) StopAt(t testing.TB, at int64) (stopped <-chan struct{}) {
+	return p.once(at, func() { p.stop(t) })
+}
+
+// Continue has a process go on that was stopped.
+func (p *Process) Continue(t testing.TB) {
 	t.Helper()
-	statustest.Check(t, p.Signal(unix.SIGSTOP))
+	statustest.Check(t, p.Command.Process.Signal(unix.SIGCONT))
+}
+
+// SlowDown has the process, and its line, stand still each time that so many bytes have passed, as long as something
+// else is done, until a byte is reached.
+func (p *Process) SlowDown(t testing.TB, each, end int64, meanwhile func()) {
+	var marks []int64
+	for at := int64(0); at < end; at += each {
+		marks = append(marks, at)
+	}
+	p.Gate.At(func() {
+		p.stop(t)
+		meanwhile()
+		p.Continue(t)
+	}, marks...)
+}
+
+// KillAt has the process killed at a byte, with its connections, and returns a channel that is closed then.
+func (p *Process) KillAt(t testing.TB, at int64) (killed <-chan struct{}) {
+	return p.once(at, func() {
+		statustest.Check(t, p.Command.Process.Kill())
+		_ = p.Command.Wait() // it was killed
+		p.Line.Break()
+	})
+}
+
+// once has something done at a byte, and returns a channel that is closed then.
+func (p *Process) once(at int64, do func()) <-chan struct{} {
+	done := make(chan struct{})
+	p.Gate.At(func() {
+		do()
+		close(done)
+	}, at)
+	return done
+}
+
+// stop stops the process, and returns when it stands still.
+func (p *Process) stop(t testing.TB) {
+	t.Helper()
+	statustest.Check(t, p.Command.Process.Signal(unix.SIGSTOP))
 	for {
-		err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED, nil)
+		err := unix.Waitid(unix.P_PID, p.Command.Process.Pid, nil, unix.WSTOPPED, nil)
 		if err != unix.EINTR {
 			statustest.Check(t, err)
 			return
 		}
 	}
-}
-
-// Continue undoes Stop.
-func Continue(t testing.TB, p *os.Process) {
-	t.Helper()
-	statustest.Check(t, p.Signal(unix.SIGCONT))
 }
