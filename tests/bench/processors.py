@@ -44,15 +44,6 @@ PARTS = ("seconds", "ran", "others", "queued")
 HEADS = ("collective", "workers", "bytes", "a call", "of workers", "of client, controller", "queued", "idle")
 
 
-def started_below(process):
-    """Returns the processes that a process has started, by theirs too."""
-    found = [process]
-    for number in found:  # grows
-        for task in pathlib.Path(f"/proc/{number}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
-
-
 def is_worker(number):
     return b"\0worker\0" in pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
 
@@ -75,9 +66,9 @@ class Ours:
 
     def __init__(self, side):
         self.side = side
-        below = started_below(side.process.pid)
-        self.workers = [number for number in below if is_worker(number)]
-        self.others = [number for number in below if number not in self.workers]
+        numbers = sides.processes([side])
+        self.workers = [number for number in numbers if is_worker(number)]
+        self.others = [number for number in numbers if number not in self.workers]
 
     def ask(self, calls, **asked):
         before = *used(self.workers), *used(self.others)
@@ -101,13 +92,16 @@ def measure(systems, operation, size, rounds):
     return {system: [statistics.median(part) for part in zip(*of, strict=True)] for system, of in turns.items()}
 
 
-def wakes(workers, calls=5000):
-    """Returns the milliseconds in which a client wakes a controller, it so many workers, and all the way back, in C."""
+def wakes(calls=5000):
+    """Returns, by count of workers, the milliseconds of the wake-ups of a call in C: to the workers and back."""
     with tempfile.TemporaryDirectory() as directory:
         program = pathlib.Path(directory, "wakes")
         subprocess.run(["cc", "-O2", "-o", program, cluster.PEERS / "wakes.c"], check=True)
-        done = subprocess.run([program, str(workers), str(calls)], check=True, stdout=subprocess.PIPE)
-    return float(done.stdout) / calls * 1e3
+
+        def seconds(workers):
+            return float(subprocess.run([program, str(workers), str(calls)], check=True, stdout=subprocess.PIPE).stdout)
+
+        return {workers: seconds(workers) / calls * 1e3 for workers in ROWS}
 
 
 def main():
@@ -133,8 +127,8 @@ def main():
                 cells.append([operation, str(workers), collectives.bytes_said(size), *numbers])
                 print(*(f"{cell:>15}" for cell in cells[-1]), flush=True)
     print(f"\n{page.table(HEADS, cells)}")
-    for workers in ROWS:
-        print(f"four wake-ups with {workers} workers, in C: {wakes(workers):.3f} ms")
+    for workers, took in wakes().items():
+        print(f"four wake-ups with {workers} workers, in C: {took:.3f} ms")
 
 
 if __name__ == "__main__":

@@ -71,13 +71,20 @@ class Side:
         self.process.stdout.close()
 
 
+def processes(sides):
+    """Returns the numbers of the sides' processes, and of those that these have started, by any thread."""
+    found = [side.process.pid for side in sides]
+    for number in found:  # grows
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for task in pathlib.Path(f"/proc/{number}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 @contextlib.contextmanager
 def paused(sides):
     """Stops sides, and the processes that they have started, so that they take no time from what is measured."""
-    found = [side.process.pid for side in sides]
-    for pid in found:  # grows
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += map(int, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    found = processes(sides)
     try:
         for pid in found:
             os.kill(pid, signal.SIGSTOP)
