@@ -9,9 +9,10 @@ import (
 	"io"
 )
 
-// bbolt trusts the pages of its file: a damaged one makes it follow a page for ever, panic, or read memory
-// that is not its own, and its own check does the same, on a goroutine whose panic ends the process. So check reads the
-// file before bbolt does, and finds all damage that bbolt or the reader of facts could stumble over:
+// bbolt trusts the pages of its file. A damaged page can send it around a loop without end, make it panic, or have it
+// read outside of its memory. Its own check does the same, and panics on a goroutine of its own, which ends the
+// process. So check reads the file before bbolt does, and finds all damage that could harm bbolt or the reader of
+// facts:
 //
 //   - every page below the end that the file's newest meta page gives is in use once, or free once;
 //   - a page's elements are in order, are within the bounds that the page above sets, and fill the page from its
