@@ -22,24 +22,28 @@ import (
 	"github.com/openpathways/pathways/transport/transporttest"
 )
 
-// A test binary that is started with this in its environment is a worker on a host of its own: "number op bytes each".
-// It prints its address, and enters a collective of its gang after the other until its standard input ends.
+// A test binary that is started with this in its environment is a worker on a host of its own: "number op bytes each
+// ends". It prints its address, and enters a collective of its gang after the other until its standard input ends.
 const hostEnv = "COLLECTIVE_HOST"
 
-// first and last are the numbers of the workers in the test's process. They have the first and the last ranks of each
-// gang, and dial the one between them.
-const first, last = 1, 2
-
-// hosts is what a gang of three workers does, each on a host of its own.
+// hosts is what a gang of workers does, each on a host of its own. Those in the test's process, its ends, have the
+// numbers from 1 on, and dial the one that has the ranks behind the first of them.
 type hosts struct {
 	op    spmd.Op
 	bytes int64 // a rank brings
 	each  int   // ranks of a worker
+	ends  int
 }
+
+func (h hosts) ranks() int { return (h.ends + 1) * h.each }
 
 func (h hosts) gang(between uint64) Gang {
 	g := Gang{ID: between, Launch: int32(between)}
-	for _, process := range []uint64{first, between, last} {
+	processes := []uint64{1, between}
+	for i := 1; i < h.ends; i++ {
+		processes = append(processes, uint64(1+i))
+	}
+	for _, process := range processes {
 		for local := range h.each {
 			g.Ranks = append(g.Ranks, Place{process, local})
 		}
@@ -48,9 +52,13 @@ func (h hosts) gang(between uint64) Gang {
 }
 
 func (h hosts) spec() *spmd.Spec {
-	s := allReduce(3*h.each, shape.Shape{DType: shape.F32, Dims: []int64{h.bytes / 4}})
-	if s.Op = h.op; h.op == spmd.ReduceScatter {
-		s.Results = []shape.Shape{{DType: shape.F32, Dims: []int64{h.bytes / 4 / int64(3*h.each)}}}
+	n := int64(h.ranks())
+	s := allReduce(h.ranks(), shape.Shape{DType: shape.F32, Dims: []int64{h.bytes / 4}})
+	switch s.Op = h.op; h.op {
+	case spmd.ReduceScatter:
+		s.Results = []shape.Shape{{DType: shape.F32, Dims: []int64{h.bytes / 4 / n}}}
+	case spmd.AllGather:
+		s.Results = []shape.Shape{{DType: shape.F32, Dims: []int64{h.bytes / 4 * n}}}
 	}
 	return s
 }
@@ -73,22 +81,31 @@ func (h hosts) operand(rank int) []byte {
 	return b
 }
 
-// check looks whether a rank has the left fold over all ranks in their order.
+// check looks whether a rank has the left fold over all ranks in their order, or what they brought for it.
 //
 //go:norace
 func (h hosts) check(rank int, result []byte) error {
 	var sums [period]float32
 	for i := range sums {
-		for r := range 3 * h.each {
+		for r := range h.ranks() {
 			sums[i] += brings(r, i)
 		}
 	}
-	x, at := elements[float32](result), 0
-	if h.op == spmd.ReduceScatter {
-		at = rank * len(x)
-	}
+	x := elements[float32](result)
+	part := len(x) / h.ranks() // that a rank brought
 	for i := range x {
-		if want := sums[(at+i)%period]; x[i] != want {
+		var want float32
+		switch h.op {
+		case spmd.AllReduce:
+			want = sums[i%period]
+		case spmd.ReduceScatter:
+			want = sums[(rank*len(x)+i)%period]
+		case spmd.AllGather:
+			want = brings(i/part, i%part)
+		case spmd.AllToAll:
+			want = brings(i/part, rank*part+i%part)
+		}
+		if x[i] != want {
 			return fmt.Errorf("element %d of rank %d is %v, want %v", i, rank, x[i], want)
 		}
 	}
@@ -116,6 +133,7 @@ func newFar(number uint64) (*far, error) {
 	}
 	f := &far{number, x, New(x, 1, nil), l.Address()}
 	f.e.ways.chainLeast, f.e.ways.chainChunk, f.e.ways.lane = 1<<20, 128<<10, 128<<10 // as many rounds for fewer bytes
+	f.e.ways.gatherLeast = 4                                                          // and for fewer workers
 	return f, nil
 }
 
@@ -156,15 +174,16 @@ func (f *far) enter(g Gang, h hosts, s *spmd.Spec, ended func(c *Call, rank int,
 func host(s string) error {
 	var h hosts
 	var number uint64
-	if _, err := fmt.Sscan(s, &number, &h.op, &h.bytes, &h.each); err != nil {
+	if _, err := fmt.Sscan(s, &number, &h.op, &h.bytes, &h.each, &h.ends); err != nil {
 		return err
 	}
 	f, err := newFar(number)
 	if err != nil {
 		return err
 	}
-	greeted := make(chan error, 2)
-	for _, other := range []uint64{first, last} {
+	greeted := make(chan error, h.ends)
+	for i := range h.ends {
+		other := uint64(1 + i)
 		f.knows(other)
 		f.x.Expect(other, greeting(number), 8, nil, func(b transport.Block, err error) {
 			if err == nil {
@@ -174,7 +193,7 @@ func host(s string) error {
 		})
 	}
 	fmt.Println(f.address)
-	for range 2 {
+	for range h.ends {
 		if err := <-greeted; err != nil {
 			return err
 		}
@@ -210,30 +229,36 @@ type between struct {
 	stdin  io.WriteCloser
 }
 
-// farWorkers is two workers in the test's process, first and last, with others between them.
+// farWorkers is the workers in the test's process, with others behind the first of them.
 type farWorkers struct {
 	*testing.T
 	hosts
 	spec *spmd.Spec
-	ends [2]*far
+	near []*far
 	next uint64 // number
 }
 
 func (w *farWorkers) begin() {
 	for i := range w.ends {
-		w.ends[i] = statustest.Value(newFar(uint64(first + i))).OK(w)
+		w.near = append(w.near, statustest.Value(newFar(uint64(1+i))).OK(w))
 	}
 	w.Cleanup(func() {
-		for _, f := range w.ends {
+		for _, f := range w.near {
 			statustest.Equal(w, f.used(), 0, "bytes of blocks of worker %d", f.number)
 			f.e.Close()
 			f.x.Close()
 		}
 	})
-	w.ends[0].knows(last, w.ends[1].address)
-	w.ends[1].knows(first)
-	for _, f := range w.ends {
-		f.e.Begin(Gang{ID: 1, Launch: 1, Ranks: []Place{{first, 0}, {last, 0}}})
+	own := Gang{ID: 1, Launch: 1}
+	for i, f := range w.near {
+		own.Ranks = append(own.Ranks, Place{f.number, 0})
+		for _, other := range w.near[:i] {
+			other.knows(f.number, f.address)
+			f.knows(other.number)
+		}
+	}
+	for _, f := range w.near {
+		f.e.Begin(own)
 	}
 	w.next = 10
 	w.others()
@@ -244,7 +269,8 @@ func (w *farWorkers) start() *between {
 	b := &between{number: w.next}
 	b.Command = exec.Command(os.Args[0], "-test.run=^$")
 	w.next++
-	b.Command.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d", hostEnv, b.number, w.op, w.bytes, w.each))
+	b.Command.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d %d", hostEnv, b.number, w.op, w.bytes, w.each,
+		w.ends))
 	b.Command.Stderr = os.Stderr
 	b.stdin = statustest.Value(b.Command.StdinPipe()).OK(w)
 	out := statustest.Value(b.Command.StdoutPipe()).OK(w)
@@ -253,7 +279,7 @@ func (w *farWorkers) start() *between {
 	address := statustest.Value(bufio.NewReader(out).ReadString('\n')).OK(w)
 	b.Line = transporttest.Forward(w, strings.TrimPrefix(strings.TrimSpace(address), "tcp:"))
 	b.Gate.Watch(b.Line)
-	for _, f := range w.ends {
+	for _, f := range w.near {
 		f.knows(b.number, b.Line.Address)
 		f.x.PushBytes(b.number, greeting(b.number), make([]byte, 8), nil)
 		f.e.Begin(w.gang(b.number))
@@ -263,8 +289,8 @@ func (w *farWorkers) start() *between {
 
 // run has the test's workers enter a collective, and returns the end of each of their ranks.
 func (w *farWorkers) run(b *between) <-chan error {
-	ends := make(chan error, 2*w.each)
-	for _, f := range w.ends {
+	ends := make(chan error, w.ends*w.each)
+	for _, f := range w.near {
 		f.enter(w.gang(b.number), w.hosts, w.spec, func(_ *Call, _ int, err error) { ends <- err })
 	}
 	return ends
@@ -284,27 +310,27 @@ func (w *farWorkers) end(ends <-chan error) error {
 // right waits until a collective has ended, with the right results.
 func (w *farWorkers) right(ends <-chan error) {
 	w.Helper()
-	for range 2 * w.each {
+	for range w.ends * w.each {
 		statustest.OK(w, w.end(ends))
 	}
 }
 
-// others has the two workers in the test's process do some collectives of their own: all goes on for them, and takes
-// its time.
+// others has the workers in the test's process do some collectives of their own: all goes on for them, and takes its
+// time.
 func (w *farWorkers) others() {
 	x := shape.Shape{DType: shape.F32, Dims: []int64{16 << 10}}
-	s := allReduce(2, x)
+	s := allReduce(w.ends, x)
 	for range 3 {
-		var both sync.WaitGroup
-		for _, f := range w.ends {
-			both.Add(1)
+		var all sync.WaitGroup
+		for _, f := range w.near {
+			all.Add(1)
 			f.e.Enter(Call{Launch: 1, Spec: s, Operands: [][]byte{aligned(x.Bytes())}, Results: [][]byte{aligned(x.Bytes())},
 				Done: func(err error) {
 					statustest.Check(w, err)
-					both.Done()
+					all.Done()
 				}})
 		}
-		both.Wait()
+		all.Wait()
 	}
 }
 
@@ -318,60 +344,71 @@ func (w *farWorkers) phases(b *between) []int64 {
 	if all < w.bytes {
 		w.Errorf("only %d bytes go to the worker and from it", all)
 	}
-	return []int64{0, all / 2, all - 48<<10}
+	return []int64{0, all / 2, all - min(48<<10, w.bytes/2)}
 }
 
-// A worker on another host is stopped, is slow, or is killed before, in and at the end of a collective of large arrays.
-// All that share no collective with it go on. One that was stopped, or is slow, goes on to the right results; if it is
-// killed, every call that needs it fails with its name; and nothing is left of either.
+// A worker on another host is stopped, is slow, or is killed before, in and at the end of a collective. All that share
+// no collective with it go on. One that was stopped, or is slow, goes on to the right results; if it is killed, every
+// call that needs it fails with its name; and nothing is left of either.
 func TestWorkerOfAnotherHostStopsOrIsKilled(t *testing.T) {
-	for name, h := range map[string]hosts{
-		"chain":          {spmd.AllReduce, 2 << 20, 3},
-		"lanes":          {spmd.AllReduce, 2 << 20, 1},
-		"reduce-scatter": {spmd.ReduceScatter, 3 << 20, 1},
+	for name, c := range map[string]struct {
+		hosts
+		way string
+	}{
+		"large all-reduce, many ranks": {hosts{spmd.AllReduce, 2 << 20, 3, 2}, "chain"},
+		"large all-reduce":             {hosts{spmd.AllReduce, 2 << 20, 1, 2}, "lanes"},
+		"reduce-scatter":               {hosts{spmd.ReduceScatter, 3 << 20, 1, 2}, "lanes"},
+		"all-gather":                   {hosts{spmd.AllGather, 1 << 20, 1, 2}, "rounds: 1"},
+		"all-to-all":                   {hosts{spmd.AllToAll, 3 << 20, 2, 2}, "rounds: 1"},
+		"small all-reduce":             {hosts{spmd.AllReduce, 32 << 10, 1, 3}, "doubling"},
+		"small all-gather":             {hosts{spmd.AllGather, 32 << 10, 1, 3}, "doubling"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &farWorkers{T: t, hosts: h, spec: h.spec()}
+			w := &farWorkers{T: t, hosts: c.hosts, spec: c.spec()}
 			w.begin()
 			b := w.start()
 			phases := w.phases(b)
-			w.goesTheWay(name, b)
+			statustest.Equal(w, w.way(), c.way, "the way that the collective goes")
 			for _, at := range phases {
 				w.stops(b, at)
 			}
-			w.isSlow(b, phases[1])
+			w.isSlow(b, phases[2])
 			b.stdin.Close()
 			statustest.Checkf(w, b.Command.Wait(), "the worker")
-			for _, f := range w.ends {
+			for _, f := range w.near {
 				f.e.End(b.number)
 			}
+			// In the middle of a fold that goes in parts, every rank needs some of it yet.
+			inParts := c.way == "chain" || c.way == "lanes"
 			for i, at := range phases {
-				w.isKilled(w.start(), at, i == len(phases)-1)
+				w.isKilled(w.start(), at, i == 0 || i == 1 && inParts)
 			}
 		})
 	}
 }
 
-// goesTheWay checks that the collective is done as the test's name says.
-func (w *farWorkers) goesTheWay(name string, b *between) {
-	w.Helper()
-	e := w.ends[0].e
+// way says how the collective is done.
+func (w *farWorkers) way() string {
+	e := w.near[0].e
 	e.plansMu.RLock()
 	defer e.plansMu.RUnlock()
 	for k, p := range e.plans {
 		if k.spec != w.spec {
 			continue
 		}
-		if chain := len(p.seats[0].table.rounds) > 2; chain != (name == "chain") {
-			w.Errorf("it is a chain: %v", chain)
+		switch table := p.seats[0].table; {
+		case table.kept > 0:
+			return "doubling"
+		case len(table.lanes) > lanesAtOnce:
+			return "lanes"
+		case len(table.rounds) > 2:
+			return "chain"
+		default:
+			return fmt.Sprint("rounds: ", len(table.rounds))
 		}
-		if lanes := len(p.seats[0].table.lanes) > lanesAtOnce; lanes != (name != "chain") {
-			w.Errorf("it goes in lanes: %v", lanes)
-		}
-		return
 	}
-	w.Error("no plan is known")
+	return "unknown"
 }
 
 // stops stops the worker at a byte, and has it go on when others have done something.
@@ -385,18 +422,18 @@ func (w *farWorkers) stops(b *between, at int64) {
 }
 
 // isSlow has the worker stand still again and again, and its line with it.
-func (w *farWorkers) isSlow(b *between, half int64) {
-	b.SlowDown(w, half/8, 2*half-48<<10, w.others)
+func (w *farWorkers) isSlow(b *between, end int64) {
+	b.SlowDown(w, end/15, end, w.others)
 	w.right(w.run(b))
 	statustest.Equal(w, b.Gate.Left(), 0, "times that it did not stand still")
-	if breaks := w.ends[0].x.Breaks(); len(breaks) > 0 {
+	if breaks := w.near[0].x.Breaks(); len(breaks) > 0 {
 		w.Errorf("connections broke: %v", breaks)
 	}
 }
 
-// isKilled kills the worker at a byte, and tells the others so, as the controller does. If these are its last bytes,
-// one of them may have all that it needs.
-func (w *farWorkers) isKilled(b *between, at int64, final bool) {
+// isKilled kills the worker at a byte, and tells the others so, as the controller does. Either all of their calls need
+// it then, or some do: the others have all that they need.
+func (w *farWorkers) isKilled(b *between, at int64, all bool) {
 	w.right(w.run(b))
 	killed := b.KillAt(w, at)
 	ends := w.run(b)
@@ -404,22 +441,22 @@ func (w *farWorkers) isKilled(b *between, at int64, final bool) {
 	w.others()
 	text := fmt.Sprint("worker-", b.number)
 	why := status.New(status.Unavailable, "%s was killed", text)
-	for _, f := range w.ends {
+	for _, f := range w.near {
 		f.x.Peers(nil, []uint64{b.number}, why)
 		f.e.Lost(b.number, why)
 	}
 	failed := 0
-	for range 2 * w.each {
-		if err := w.end(ends); err != nil || !final {
+	for range w.ends * w.each {
+		if err := w.end(ends); err != nil || all {
 			statustest.Fails(w, "what needs the worker", err, status.Unavailable, text)
 			failed++
 		}
 	}
 	if failed == 0 {
-		w.Error("nothing needed the worker's last bytes")
+		w.Error("no call needed the worker")
 	}
 	w.others()
-	for _, f := range w.ends {
+	for _, f := range w.near {
 		f.e.End(b.number)
 		statustest.Soon(w, f.used, 0, "bytes of blocks of worker %d", f.number)
 		statustest.Equal(w, len(f.e.gangs), 1, "gangs, those of others")
