@@ -371,7 +371,7 @@ func (w *worker) hasDone(gang uint64) {
 }
 
 // addFirstCalls adds the lines that called programs first to a worker's report of what its devices do, for runs that
-// came without a line: the worker was not told these lines.
+// came without a line, and of which the worker knows none: it may have joined after the first call.
 func (st *State) addFirstCalls(m *wire.Heartbeat) {
 	of := func(number uint64) (string, bool) {
 		g := cmp.Or(st.gangs.Get(number), st.leaving.Get(number))

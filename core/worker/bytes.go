@@ -107,14 +107,14 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 		if why := g.failure(); why != nil {
 			err = why
 		} else {
-			err = q.explain(err, "bringing "+u.shape.String(), nil)
+			err = q.explain(err, "bringing "+u.shape.String(), "")
 		}
 		q.state.Spoil(s, err)
 		g.end(err)
 		return
 	}
 	const what = "bringing an array"
-	q.fill(g, u.object, s, buf, what, nil, func(err error) { g.end(q.explain(err, what, nil)) })
+	q.fill(g, u.object, s, buf, what, nil, func(err error) { g.end(q.explain(err, what, "")) })
 }
 
 // fill hands a shard's buffer to the state machine, and calls done when its contents are there. If they fail, cause,
@@ -134,7 +134,7 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 		q.state.Written(writing)
 		if err != nil {
 			g.allocated(err)
-			q.state.Fault(g.Session, object, q.explain(err, what, nil))
+			q.state.Fault(g.Session, object, q.explain(err, what, ""))
 		}
 		done(err)
 	}
@@ -201,7 +201,7 @@ func (w *Worker) beginFetch(g *gang, operation []byte) error {
 func (q *queue) fetch(g *gang, work *fetch, f *devicequeue.Flight) {
 	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(work.device)}
 	q.push(g, work.object, f.Inputs[0].Shard, g.client, key, uncounted, func(err error) {
-		g.end(q.explain(err, "reading an array", nil))
+		g.end(q.explain(err, "reading an array", ""))
 	})
 }
 

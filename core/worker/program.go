@@ -31,7 +31,8 @@ type program struct {
 	queues             []*queue           // of rows
 	set                schedule.DeviceSet // of rows
 	collective         bool
-	unbounded          bool // a run may take any time, see unbounded
+	unbounded          bool   // a run may take any time, see unbounded
+	firstCall          []byte // the line of the first run that came with one; arrange owns it
 
 	refs    atomic.Int32 // the table, the loader, and runs under way
 	settled atomic.Bool  // exe or err is there; written after them

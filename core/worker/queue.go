@@ -147,7 +147,7 @@ func (q *queue) facts(p devicequeue.Part, here bool) (f devicequeue.Facts) {
 		case !work.program.settled.Load():
 			f.Loading = true
 		case work.program.err != nil:
-			f.Failed = q.explain(work.program.err, work.program.Name+" could not be loaded", work.trace)
+			f.Failed = q.explain(work.program.err, work.program.Name+" could not be loaded", work.called())
 		}
 	case *transfer:
 		f.Absent = q.absent(work.parts[p.Index])
@@ -181,14 +181,14 @@ func (q *queue) refuse(a devicequeue.Action) {
 	switch work := g.work.(type) {
 	case *run:
 		if a.Own {
-			err = q.explain(err, work.program.Name, work.trace)
+			err = q.explain(err, work.program.Name, work.called())
 		}
 		if a.Flight != nil {
 			q.flights.land(a.Flight.Index)
 		}
 	case *put:
 		if a.Own {
-			err = q.explain(err, "bringing "+work.shape.String(), nil)
+			err = q.explain(err, "bringing "+work.shape.String(), "")
 		}
 	case *transfer:
 		if a.Own {
@@ -227,12 +227,12 @@ func (q *queue) closeDiscarded() {
 
 // explain says where an error happened, behind its text. Errors that came from
 // another operation stay as they are.
-func (q *queue) explain(err error, what string, trace []byte) error {
+func (q *queue) explain(err error, what, called string) error {
 	if err == nil {
 		return nil
 	}
-	if len(trace) > 0 {
-		what += ", called at " + string(trace)
+	if called != "" {
+		what += ", " + called
 	}
 	return status.New(status.CodeOf(err), "%w [%s, on device %d of worker %s]", err, what, q.local, q.w.config.Name)
 }

@@ -39,6 +39,7 @@ type run struct {
 	kept    []int         // arguments that are not donated
 	only    uint32
 	trace   []byte
+	first   bool  // trace is that of the program's first call, since this run came without
 	rows    []int // of the program, by part
 	meet    *meeting
 }
@@ -52,6 +53,9 @@ func (w *Worker) beginRun(g *gang, r *run, operation []byte) error {
 	r.name, r.mixed, r.kept, r.only, r.trace = m.Program, m.Mixed, arguments(m.NotDonated), m.Only, bytes.Clone(m.Trace)
 	return w.arrange(g, r)
 }
+
+// called says for people where the user's code called the run.
+func (r *run) called() string { return wire.Called(wire.Line(r.trace), r.first) }
 
 // arguments returns the numbers of arguments as drivers take them.
 func arguments(numbers []uint32) []int {
@@ -76,6 +80,11 @@ func (w *Worker) arrange(g *gang, r *run) error {
 			g.Session, w.config.Name)
 	}
 	r.program, g.work, g.bytes = p, r, p.Calls
+	if len(r.trace) == 0 {
+		r.trace, r.first = p.firstCall, p.firstCall != nil
+	} else if p.firstCall == nil {
+		p.firstCall = slices.Clone(r.trace[:min(len(r.trace), wire.MaxText)])
+	}
 	g.Recipe = &p.Recipe
 	if len(r.kept) > 0 {
 		g.But = &devicequeue.Exceptions{Kept: r.kept}
@@ -348,7 +357,7 @@ func (q *queue) chargeUntil(l *launch, end time.Duration) {
 // launchFailed ends a part that the driver has refused.
 func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) {
 	g.allocated(err)
-	err = q.explain(err, r.program.Name, r.trace)
+	err = q.explain(err, r.program.Name, r.called())
 	if why := g.cause(); why != nil {
 		err = why
 	}
@@ -373,7 +382,7 @@ func (q *queue) ended(l *launch, f *devicequeue.Flight, err error) {
 			err = why
 		} else {
 			g.allocated(err)
-			err = q.explain(err, r.program.Name, r.trace)
+			err = q.explain(err, r.program.Name, r.called())
 		}
 	}
 	q.flights.land(f.Index)

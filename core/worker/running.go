@@ -77,13 +77,15 @@ type Running struct {
 	Since   time.Duration // since a look first found it there
 	Gone    time.Duration // since its session ended; 0 while it lives
 	Behind  int           // computations that began after it, on the device with most of them
+
+	FirstCall bool // Line is that of the program's first call
 }
 
 // String names the computation for people.
 func (r Running) String() string {
 	s := fmt.Sprintf("%s (operation %d", r.Program, r.Gang)
-	if r.Line != "" {
-		s += ", called at " + r.Line
+	if called := wire.Called(r.Line, r.FirstCall); called != "" {
+		s += ", " + called
 	}
 	return s + ")"
 }
@@ -117,7 +119,8 @@ func (w *Worker) running(seen sightings, now time.Time) (all []Running) {
 		r := by[g.ID]
 		if r == nil {
 			what := g.work.(*run)
-			r = &Running{Gang: g.ID, Session: g.Session, Program: what.program.Name, Line: wire.Line(what.trace)}
+			r = &Running{Gang: g.ID, Session: g.Session, Program: what.program.Name, Line: wire.Line(what.trace),
+				FirstCall: what.first}
 			by[g.ID] = r
 		}
 		r.Devices = append(r.Devices, q.local)
@@ -179,7 +182,7 @@ func tell(all []Running) (out []*wire.Running, more uint32) {
 	slices.SortStableFunc(all, func(a, b Running) int { return cmp.Compare(b.Since, a.Since) })
 	for _, r := range all[:min(len(all), mostRunning)] {
 		m := &wire.Running{Gang: r.Gang, Session: r.Session, Client: r.Client.GetName(), User: r.Client.GetUser(),
-			Host: r.Client.GetMachine(), Program: r.Program, Line: r.Line,
+			Host: r.Client.GetMachine(), Program: r.Program, Line: r.Line, FirstCall: r.FirstCall,
 			SinceMs: r.Since.Milliseconds(), Gone: r.Gone > 0, Behind: uint32(r.Behind)}
 		for _, d := range r.Devices {
 			m.Devices = append(m.Devices, uint32(d))

@@ -80,6 +80,32 @@ func TestHeartbeatTellsOfAnyLine(t *testing.T) {
 	})
 }
 
+// Clients send no line with short runs: where one computes, and fails, is told by the line of its program's first call.
+func TestRunWithoutALineHasThatOfTheFirstCall(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		for op, c := range []struct{ line, want string }{
+			{"", ""},
+			{"train.py:3", "called at train.py:3"},
+			{"train.py:4", "called at train.py:4"},
+			{"", "first called at train.py:3"},
+		} {
+			gang := s.dispatch(1, wire.KindRun, &wire.Run{Op: uint64(op + 1), Program: slowProgram,
+				FirstOutput: uint64(op + 1), Trace: []byte(c.line)}, 0)
+			s.until("the computation in a heartbeat", func() bool {
+				return len(s.running[0]) == 1 && s.running[0][0].Gang == gang
+			})
+			statustest.Equal(t, wire.Called(s.running[0][0].Line, s.running[0][0].FirstCall), c.want, "run %d, told as", op)
+			d[0].slow.end(gang, status.New(status.Internal, "no luck"))
+			where := " [slow, on device 0 of worker w0]"
+			if c.want != "" {
+				where = " [slow, " + c.want + ", on device 0 of worker w0]"
+			}
+			statustest.Fails(t, "the run", s.wait(gang, 0), status.Internal, "no luck"+where)
+		}
+	})
+}
+
 // What the driver runs within Execute, where the queue stands still, is told, too.
 func TestHeartbeatTellsWhatRunsWithinExecute(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

@@ -317,5 +317,5 @@ func (q *queue) moving(g *gang, err error) error {
 	if err == nil || err == g.failure() || strings.Contains(err.Error(), "["+moveWords+", on device ") {
 		return err
 	}
-	return q.explain(err, moveWords, nil)
+	return q.explain(err, moveWords, "")
 }

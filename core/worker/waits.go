@@ -34,6 +34,7 @@ type Wait struct {
 	Session   uint32
 	Program   string   // "" where it is no run
 	Line      string   // of the user's code that called it
+	FirstCall bool     // Line is that of the program's first call
 	At        string   // the collective, or the function; "" where the part has yet to begin
 	Processes []uint64 // for which it waits
 	Missing   []int    // local devices for which it waits
@@ -85,7 +86,7 @@ func (w *Worker) Waits() []Wait {
 		if g := w.gangs[s.Gang]; g != nil {
 			s.Session = g.Session
 			if r, ok := g.work.(*run); ok {
-				s.Program, s.Line = r.program.Name, wire.Line(r.trace)
+				s.Program, s.Line, s.FirstCall = r.program.Name, wire.Line(r.trace), r.first
 			}
 		}
 	}
@@ -147,7 +148,8 @@ func (w *Worker) tellWaits(all []Wait, moved moves, now time.Time) (told []*wire
 
 // standing returns a wait for a controller's report, without how long it has stood still.
 func (s *Wait) standing() *wire.Standing {
-	m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, At: s.At, Awaits: s.For,
+	m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, FirstCall: s.FirstCall,
+		At: s.At, Awaits: s.For,
 		Processes: s.Processes[:min(len(s.Processes), mostWaits)], SinceMs: s.Since.Milliseconds(), Behind: s.Behind}
 	for _, d := range s.Devices {
 		m.Devices = append(m.Devices, uint32(d))

@@ -102,24 +102,31 @@ assert "OUT_OF_RANGE" in text and "the handler says no" in text, text
 
 
 def test_failure_on_one_device_ends_the_collective_of_the_others(library):
-    with Cluster(1, 2) as cluster:
+    with Cluster(2, 2) as cluster:
         cluster.begin = CLIENT
         cluster.run(f"""
+import sys, time
 from jax.sharding import Mesh, PartitionSpec
 register("refusing", ctypes.CDLL({str(library)!r}).refuses_to_run)
 def each(x):
     refuse = lambda v: jax.ffi.ffi_call("refusing", jax.ShapeDtypeStruct(v.shape, v.dtype))(v)
-    return jax.lax.psum(jax.lax.cond(jax.lax.axis_index("x") == 0, refuse, lambda v: v, x), "x")
-x = jnp.arange(2.0)
-fails = jax.shard_map(each, mesh=Mesh(np.asarray(jax.devices()), ("x",)), in_specs=PartitionSpec("x"),
-                      out_specs=PartitionSpec(), check_vma=False)
-try:
-    jax.block_until_ready(jax.jit(fails)(x))
-    raise AssertionError("it runs")
-except jax.errors.JaxRuntimeError as error:
-    assert "the handler says no" in str(error) and "on device 0 of worker worker-0" in str(error), error
+    return jax.lax.psum(jax.lax.cond(jax.lax.axis_index("x") == 2, refuse, lambda v: v, x), "x")
+x = jnp.arange(4.0)
+fails = jax.jit(jax.shard_map(each, mesh=Mesh(np.asarray(jax.devices()), ("x",)), in_specs=PartitionSpec("x"),
+                              out_specs=PartitionSpec(), check_vma=False))
+for called in ("called", "first called"):  # no line comes with the second
+    begun, line = time.monotonic(), sys._getframe().f_lineno + 1
+    shards = fails(x).addressable_shards
+    for shard in shards:
+        try:
+            shard.data.block_until_ready()
+            raise AssertionError("it runs")
+        except jax.errors.JaxRuntimeError as error:
+            assert "the handler says no" in str(error), error
+            assert f"[jit_each, {{called}} at <string>:{{line}}, on device 0 of worker worker-1]" in str(error), error
+    assert len(shards) == 4 and time.monotonic() - begun < 20  # of the 40 after which XLA ends a process, or 60 of ours
 for device in jax.devices():
-    np.testing.assert_array_equal(jax.device_put(x, device) + 1, [1, 2])
+    np.testing.assert_array_equal(jax.device_put(x, device) + 1, [1, 2, 3, 4])
 """)
 
 
