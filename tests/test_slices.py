@@ -1,8 +1,10 @@
 """Virtual device sets, and arguments that the system moves to the devices of a computation."""
 
+import os
 import re
 import threading
 
+import fresh
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -221,6 +223,36 @@ def test_a_slice_waits_for_its_turn(slices):
         _ = cancelled.position
     urgent.release()
     assert len(first.devices) == 2
+
+
+# It leads its session, so the terminal that it opens becomes the one whose Ctrl-C it gets.
+WAITS_ON_A_TERMINAL = """
+import os, sys
+os.dup2(os.open(os.environ["TERMINAL"], os.O_RDWR), sys.stderr.fileno())
+print("has a terminal")
+slices = pathways.make_virtual_device_set()
+every = slices.add_slice(devices=8, exclusive=True)
+try:
+    slices.add_slice(devices=2, wait=600)
+except KeyboardInterrupt:
+    print("cancelled")
+every.release()
+print(len(slices.add_slice(devices=8, exclusive=True)))  # nothing of the other request is left
+"""
+
+
+def test_a_terminal_shows_what_a_slice_waits_for_and_its_ctrl_c_cancels_it():
+    ours, theirs = os.openpty()
+    with open(ours, "r+b", buffering=0) as terminal:
+        with open(theirs):
+            script = fresh.start(WAITS_ON_A_TERMINAL, env={"TERMINAL": os.ttyname(theirs)})
+            assert fresh.hear(script) == "has a terminal"
+        shown = terminal.readline().decode()
+        terminal.write(b"\3")
+        done = fresh.finish(script)
+    who = "(other slices of this process|an exclusive slice of session 1, .+)"
+    assert re.fullmatch(f"waiting for <Slice of 2 devices, number 1 in the queue>: 2 are in {who}\r\n", shown), shown
+    assert (done.returncode, done.stdout.split()) == (0, ["cancelled", "8"]), done
 
 
 def test_slices_end_with_their_session():
