@@ -200,3 +200,62 @@ def test_clients_are_lost_in_each_state_of_a_request(tmp_path):
             lambda: [tenant["name"] for tenant in cluster.report()["tenants"]] == ["bob"],
         )
         until("nothing to be left", cluster.idle)
+
+
+STAYS = (
+    OWNER
+    + """
+try:
+    s = slices.add_slice(devices=2, exclusive=True, wait=600)
+    x = jax.device_put(np.float32(1), s.devices[1])
+    print("has", flush=True)
+    while True:
+        input()
+        print(float(x + 1), flush=True)
+except (RuntimeError, ValueError) as error:  # the second by JAX's fast path
+    print(str(error).replace("\\n", " "), flush=True)
+"""
+)
+
+
+def test_stopped_clients_keep_a_slice_and_a_place_in_the_queue_for_the_lease():
+    with Cluster(1, 2, "--silence", "1s", "--lease", "4s") as cluster:
+
+        def become(*want: str) -> None:
+            """Waits until the sessions have the slice or wait for it, and are connected or not."""
+
+            def states() -> list[str]:
+                queue = json.loads(command("queue", "--json", "--dir", str(cluster.dir)).stdout)
+                waiting = [request["session"] for request in queue]
+                sessions = cluster.report()["sessions"]
+                doing = ["has" if s["slices"] else "waits" if s["session"] in waiting else "" for s in sessions]
+                return [do + (", cut" if s["link"]["cut_ms"] else "") for do, s in zip(doing, sessions, strict=True)]
+
+            until(f"{want}", lambda: states() == list(want))
+
+        def send(number: signal.Signals) -> None:
+            for client in (holder, waiter):
+                client.send_signal(number)
+
+        holder = cluster.start(STAYS)
+        assert hear(holder) == "has"
+        waiter = cluster.start(STAYS)
+        become("has", "waits")
+        other = cluster.start(STAYS)
+        become("has", "waits", "waits")
+        send(signal.SIGSTOP)
+        become("has, cut", "waits, cut", "waits")
+        send(signal.SIGCONT)
+        become("has", "waits", "waits")
+        tell(holder)
+        assert hear(holder) == "2.0"
+        send(signal.SIGSTOP)
+        assert hear(other) == "has"  # once the lease of both is over
+        become("has")
+        send(signal.SIGCONT)
+        tell(holder)
+        for client in (holder, waiter):
+            error = hear(client)
+            assert error.startswith("UNAVAILABLE: the connection to the controller"), error
+        tell(other)
+        assert hear(other) == "2.0"
