@@ -23,7 +23,7 @@ import (
 )
 
 // A test binary that is started with this in its environment is a worker on a host of its own: "number op bytes each
-// ends". It prints its address, and enters a collective of its gang after the other until its standard input ends.
+// ends". It prints its address, and enters a collective of its gang for each line of its standard input.
 const hostEnv = "COLLECTIVE_HOST"
 
 // hosts is what a gang of workers does, each on a host of its own. Those in the test's process, its ends, have the
@@ -153,19 +153,19 @@ func (f *far) used() (bytes int64) {
 	return bytes
 }
 
-// enter has the ranks of a worker enter a collective, and ended called at the end of each.
-func (f *far) enter(g Gang, h hosts, s *spmd.Spec, ended func(c *Call, rank int, err error)) {
+// enter has the ranks of a worker enter a collective, and says how it ends for each.
+func (f *far) enter(g Gang, h hosts, s *spmd.Spec, ends chan<- error) {
 	for rank, at := range g.Ranks {
 		if at.Process == f.number {
-			c := &Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: [][]byte{h.operand(rank)},
+			c := Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: [][]byte{h.operand(rank)},
 				Results: [][]byte{aligned(s.Results[0].Bytes())}}
 			c.Done = func(err error) {
 				if err == nil {
 					err = h.check(rank, c.Results[0])
 				}
-				ended(c, rank, err)
+				ends <- err
 			}
-			f.e.Enter(*c)
+			f.e.Enter(c)
 		}
 	}
 }
@@ -200,15 +200,16 @@ func host(s string) error {
 	}
 	g := h.gang(number)
 	f.e.Begin(g)
-	ends := make(chan error, h.each)
-	f.enter(g, h, h.spec(), func(c *Call, _ int, err error) {
-		if err != nil {
-			ends <- err
-			return
+	spec, ends := h.spec(), make(chan error, h.each)
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		f.enter(g, h, spec, ends)
+		for range h.each {
+			if err := <-ends; err != nil {
+				return err
+			}
 		}
-		f.e.Enter(*c)
-	})
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	f.enter(g, h, spec, ends) // the others do not
 	f.e.Abort(number, errEnded)
 	for range h.each {
 		if err := <-ends; status.CodeOf(err) != status.Cancelled {
@@ -287,12 +288,13 @@ func (w *farWorkers) start() *between {
 	return b
 }
 
-// run has the test's workers enter a collective, and returns the end of each of their ranks.
+// run has all workers enter a collective, and returns the end of each rank of the test's.
 func (w *farWorkers) run(b *between) <-chan error {
 	ends := make(chan error, w.ends*w.each)
 	for _, f := range w.near {
-		f.enter(w.gang(b.number), w.hosts, w.spec, func(_ *Call, _ int, err error) { ends <- err })
+		f.enter(w.gang(b.number), w.hosts, w.spec, ends)
 	}
+	statustest.Value(b.stdin.Write([]byte{'\n'})).OK(w)
 	return ends
 }
 
@@ -361,7 +363,7 @@ func TestWorkerOfAnotherHostStopsOrIsKilled(t *testing.T) {
 		"all-gather":                   {hosts{spmd.AllGather, 1 << 20, 1, 2}, "rounds: 1"},
 		"all-to-all":                   {hosts{spmd.AllToAll, 3 << 20, 2, 2}, "rounds: 1"},
 		"small all-reduce":             {hosts{spmd.AllReduce, 32 << 10, 1, 3}, "doubling"},
-		"small all-gather":             {hosts{spmd.AllGather, 32 << 10, 1, 3}, "doubling"},
+		"small all-gather":             {hosts{spmd.AllGather, 8 << 10, 1, 3}, "doubling"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
