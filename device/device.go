@@ -166,6 +166,13 @@ type Keeper interface {
 	Kept() int64 // bytes, of all drivers in this process
 }
 
+// Lender is a Driver whose large buffers lie, all or some of them, in memory that other processes of the host may map.
+type Lender interface {
+	// Lent returns the file of this memory, which stays open as long as the process lives, and the memory itself; -1 if
+	// there is none. Buffers come and go in it, so that it must only be looked at where a buffer is known to be.
+	Lent() (file int, memory []byte)
+}
+
 // Pinner is a Driver whose devices read and write host memory themselves once it has been shown to them. From and to
 // other memory, the driver has to copy.
 type Pinner interface {

@@ -107,7 +107,7 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 	c.giveBack = host.Spare(len(c.devices)) // each device may have a goroutine that waits in the plugin
 	if c.platform == "cpu" && len(c.devices) > 0 {
 		C.pwdrv_teach_malloc()
-		c.stopKeeping = p.keepBlocks()
+		c.stopKeeping = p.keepBlocks(o.OwnProcess)
 		c.stirs.armed.Store(true)
 		c.stirs.timer = time.AfterFunc(firstStir, c.look) // there is nothing to look at yet
 	}

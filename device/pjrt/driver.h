@@ -49,9 +49,17 @@ void pwdrv_teach_malloc(void);  // for devices whose memory is malloc's, see hea
 void pwdrv_sort_small_blocks(void);  // the same, in a process that does nothing else
 
 // Has the library that contains an address call other functions by these names; keep.c says which and why. Returns
-// whether large blocks of its memory are kept from now on when it frees them.
-bool pwdrv_keep_blocks_of(const void* inside);
+// whether large blocks of its memory are kept from now on when it frees them. The first call decides for the process
+// whether they lie, if possible, in memory that other processes may map.
+bool pwdrv_keep_blocks_of(const void* inside, bool shared);
+typedef struct {
+  int file;  // that other processes may map; -1 if there is none
+  char* base;
+  size_t span;
+} pwdrv_range;
+pwdrv_range pwdrv_keep_shared(void);
 // Offers the system blocks that were kept for so many milliseconds, and returns to it those that were kept for so many.
+// Memory that may be shared is not offered.
 void pwdrv_keep_tidy(uint32_t offered_after, uint32_t returned_after);
 typedef struct {
   size_t used, kept, most;  // bytes; of used and kept together, there were never more than most

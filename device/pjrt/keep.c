@@ -19,9 +19,15 @@
 //     so that it is not used meanwhile.
 //   - If there is no range, or no room in it, the C library is asked.
 //
+// A process that only computes (shared) has the range in a file of memory, which other processes of the host may map
+// to read results where they lie (transport/collective/lent.go). That is done only where the kernel makes huge pages of
+// it, from Linux 6.1 on: blocks get them when they are made. There is no MADV_FREE for such memory, so what is kept for
+// long is returned at once.
+//
 // The lock is held for some loads and stores, never for a call of the system, and by a fork, so that it is free in the
 // child.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <string.h>
@@ -35,7 +41,10 @@ enum {
   kPageBits = 21,   // of a huge page, of which slots are made
   kSteps = 4,       // sizes of slots between a power of two and the next
   kClasses = 96,    // sizes of slots: enough for kMostAddresses
-  kTimesMemory = 8  // addresses, as a multiple of the machine's memory
+  kTimesMemory = 8, // addresses, as a multiple of the machine's memory
+  // Advice of Linux 5.14 and 6.1, which C libraries may not know yet.
+  kPopulateWrite = 23,
+  kCollapse = 25
 };
 static const size_t kPage = (size_t)1 << kPageBits;
 static const size_t kMostAddresses = (size_t)1 << 44;
@@ -45,6 +54,7 @@ typedef struct {
   uint32_t newer, older;
   uint32_t pages;
   uint32_t freed;  // when, in milliseconds
+  uint32_t huge;   // of a shared range: pages, from the first on, that are huge or were asked to be
   bool in_use;
 } slot;
 
@@ -53,19 +63,45 @@ typedef struct {
 } list;
 
 static struct {
-  pthread_mutex_t lock;  // guards all below but base, span and slots, which are set before any block is
+  pthread_mutex_t lock;  // guards all below but base, span, file and slots, which are set before any block is
   char* base;
   size_t span;
+  int file;  // that the range lies in; -1 if it is this process's alone
   slot* slots;                 // by page
   uint32_t pages, top;         // of the range; the first that was never in a slot
   list kept[kClasses], offered[kClasses], empty[kClasses];
   size_t used, keeps, most;    // pages; keeps are those of kept and offered
-} heap = {.lock = PTHREAD_MUTEX_INITIALIZER, .top = 1};
+} heap = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1, .top = 1};
 
 static void lock(void) { pthread_mutex_lock(&heap.lock); }
 static void unlock(void) { pthread_mutex_unlock(&heap.lock); }
 
-static void reserve(void) {
+// Makes pages of a shared range huge, as far as the kernel has such ones. There has to be a page to begin with.
+static bool widen(char* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kPage)
+    if (madvise(from + at, 1, kPopulateWrite) != 0) return false;
+  return madvise(from, bytes, kCollapse) == 0;
+}
+
+static void give_back(char* from, size_t bytes) { madvise(from, bytes, heap.file < 0 ? MADV_DONTNEED : MADV_REMOVE); }
+
+// Puts a file of memory at the range, if it can have huge pages. Page 0 is in no slot, so it serves to try.
+static int share(char* base, size_t span) {
+  int file = memfd_create("pathways-heap", MFD_CLOEXEC);
+  if (file < 0) return -1;
+  const int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED;
+  if (ftruncate(file, (off_t)span) == 0 && mmap(base, span, PROT_READ | PROT_WRITE, flags, file, 0) == base) {
+    if (widen(base, kPage)) {
+      madvise(base, kPage, MADV_REMOVE);
+      return file;
+    }
+    mmap(base, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  }
+  close(file);
+  return -1;
+}
+
+static void reserve(bool shared) {
   long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
   if (pages <= 0 || bytes <= 0) return;
   size_t span = (size_t)pages * (size_t)bytes * kTimesMemory;
@@ -80,13 +116,17 @@ static void reserve(void) {
     return;
   }
   char* base = (char*)(((uintptr_t)range + kPage - 1) & ~(uintptr_t)(kPage - 1));
-  madvise(base, span, MADV_HUGEPAGE);  // a hint
+  if (shared) heap.file = share(base, span);
+  if (heap.file < 0) madvise(base, span, MADV_HUGEPAGE);  // a hint
   heap.slots = slots;
   heap.pages = (uint32_t)(span >> kPageBits);
   heap.span = span;
   heap.base = base;
   pthread_atfork(lock, unlock, unlock);
 }
+
+static void reserve_own(void) { reserve(false); }
+static void reserve_shared(void) { reserve(true); }
 
 static bool is_kept_here(const void* block) { return (size_t)((const char*)block - heap.base) < heap.span; }
 
@@ -141,7 +181,8 @@ static void empty(uint32_t chain) {
     uint32_t at = chain, size;
     list* to = &heap.empty[class_of(heap.slots[at].pages, &size)];
     chain = heap.slots[at].older;
-    madvise(heap.base + (size_t)at * kPage, (size_t)size * kPage, MADV_DONTNEED);
+    give_back(heap.base + (size_t)at * kPage, (size_t)size * kPage);
+    heap.slots[at].huge = 0;
     lock();
     push(to, at);
     unlock();
@@ -194,7 +235,14 @@ static void* allocate(size_t pages) {
   }
   unlock();
   empty(chain);
-  return at == 0 ? NULL : heap.base + (size_t)at * kPage;
+  if (at == 0) return NULL;
+  char* block = heap.base + (size_t)at * kPage;
+  slot* s = &heap.slots[at];
+  if (heap.file >= 0 && s->huge < pages) {
+    widen(block + s->huge * kPage, (pages - s->huge) * kPage);
+    s->huge = (uint32_t)pages;
+  }
+  return block;
 }
 
 static void release(void* block) {
@@ -255,9 +303,9 @@ static size_t keep_usable_size(void* block) {
   return (size_t)heap.slots[(size_t)((char*)block - heap.base) >> kPageBits].pages * kPage;
 }
 
-bool pwdrv_keep_blocks_of(const void* inside) {
+bool pwdrv_keep_blocks_of(const void* inside, bool shared) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, reserve);
+  pthread_once(&once, shared ? reserve_shared : reserve_own);
   if (heap.base == NULL) return false;
   // The functions that free come first, so that no block is made that the C library would be asked to free. These also
   // take its own.
@@ -274,7 +322,7 @@ bool pwdrv_keep_blocks_of(const void* inside) {
 
 void pwdrv_keep_tidy(uint32_t offered_after, uint32_t returned_after) {
   uint32_t chain = 0, old, time = now();
-  while (true) {
+  while (heap.file < 0) {
     lock();
     old = take_oldest(heap.kept, time, offered_after);
     unlock();
@@ -282,9 +330,14 @@ void pwdrv_keep_tidy(uint32_t offered_after, uint32_t returned_after) {
     offer(old);
   }
   lock();
-  while ((old = take_oldest(heap.offered, time, returned_after)) != 0) chain = chained(old, chain);
+  list* last = heap.file < 0 ? heap.offered : heap.kept;
+  while ((old = take_oldest(last, time, returned_after)) != 0) chain = chained(old, chain);
   unlock();
   empty(chain);
+}
+
+pwdrv_range pwdrv_keep_shared(void) {
+  return heap.file < 0 ? (pwdrv_range){-1, NULL, 0} : (pwdrv_range){heap.file, heap.base, heap.span};
 }
 
 pwdrv_kept pwdrv_keep_read(void) {

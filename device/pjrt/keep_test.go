@@ -4,11 +4,14 @@ package pjrt
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -21,12 +24,57 @@ import (
 func keeping(t *testing.T) {
 	t.Helper()
 	plugins := plugins(t)
-	stop := plugins[0].keepBlocks()
+	stop := plugins[0].keepBlocks(isShared())
 	if stop == nil {
 		t.Fatalf("the blocks of %s are not kept", plugins[0].Path())
 	}
 	t.Cleanup(stop)
 	tidyKeptNow()
+}
+
+// A process in whose environment this is has blocks that others may map: the first client of a process decides it.
+const sharedEnv = "PATHWAYS_TEST_SHARED_BLOCKS"
+
+func isShared() bool { return os.Getenv(sharedEnv) != "" }
+
+// The tests of this file hold for blocks in a file as well, and another process finds there what a block contains.
+func TestBlocksThatOtherProcessesMayMap(t *testing.T) {
+	if !isShared() {
+		again := exec.Command(os.Args[0], "-test.run", "Block|Memory", "-rapid.checks=20")
+		again.Env = append(os.Environ(), sharedEnv+"=1")
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v:\n%s", err, out)
+		}
+		return
+	}
+	keeping(t)
+	c := client(t, plugins(t)[0], 1)
+	file, lent := c.Lent()
+	if file < 0 {
+		t.Skip("this kernel makes no huge pages of shared memory")
+	}
+	block := keptBlock(nil, 4<<20)
+	defer freeKept(block)
+	stamp(block, 7)
+	at := uintptr(unsafe.Pointer(&block[0])) - uintptr(unsafe.Pointer(unsafe.SliceData(lent)))
+	f := statustest.Value(os.Open(fmt.Sprintf("/proc/self/fd/%d", file))).OK(t)
+	defer f.Close()
+	info := statustest.Value(f.Stat()).OK(t)
+	statustest.Equal(t, info.Size(), int64(len(lent)), "bytes of the file")
+	seen := make([]byte, len(block))
+	statustest.Value(f.ReadAt(seen, int64(at))).OK(t)
+	if !stamped(seen, 7) {
+		t.Error("the file does not have what was written to the block")
+	}
+	host := device.Host{Data: make([]byte, 4<<20), Shape: shape.Shape{DType: shape.U8, Dims: []int64{4 << 20}},
+		Semantics: device.DuringCall}
+	b := put(t, c, host)
+	defer b.Close()
+	statustest.OK(t, b.Ready().Wait(t.Context()))
+	view := b.View()
+	if at := uintptr(unsafe.Pointer(&view[0])) - uintptr(unsafe.Pointer(unsafe.SliceData(lent))); at >= uintptr(len(lent)) {
+		t.Error("an array of 4 MiB is not in the memory that is lent")
+	}
 }
 
 // stamp writes into each page of a block which block it is, and stamped reports whether that is still so.
@@ -153,6 +201,7 @@ func resident(t *testing.T) int {
 
 func TestMemoryOfAFreedArrayIsKeptForTheNextAndThenReturned(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
+		keeping(t)
 		c := client(t, p, 1)
 		tidyKeptNow()
 		host := device.Host{Data: make([]byte, 64<<20), Shape: shape.Shape{DType: shape.U8, Dims: []int64{64 << 20}},
