@@ -126,6 +126,9 @@ func (e *entry) join(ctx context.Context) (err error) {
 				return err
 			}
 		} else {
+			if l, ok := e.Driver.(device.Lender); ok {
+				e.board.Lend(l.Lent())
+			}
 			e.onClose(func() { e.board.Close() })
 		}
 	}

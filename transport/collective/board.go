@@ -64,6 +64,8 @@ type Board struct {
 	inside atomic.Int64
 	sizes  sizes
 
+	lending lending
+
 	mu      sync.Mutex
 	seen    uint32 // arrivals that are certainly taken
 	waits   map[mail]wait
@@ -275,6 +277,7 @@ func (b *Board) Close() {
 	// Goroutines that write a queue or linger see closed.
 	for ; b.used(); time.Sleep(retryPause) {
 	}
+	b.lending.close()
 	if b.unmap != nil {
 		b.unmap()
 	}
@@ -403,6 +406,7 @@ func (b *Board) lost(process uint64) {
 		return
 	}
 	b.area.lost(place)
+	b.lending.lost(place)
 	o := &b.out[place]
 	o.mu.Lock()
 	o.dead = true

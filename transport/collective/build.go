@@ -437,7 +437,7 @@ func (t *table) prune(processes []uint64) {
 		}
 		for _, s := range r.steps {
 			for j := range s.from {
-				if s.from[j].kind == block {
+				if k := s.from[j].kind; k == block || k == lentOperand || k == lentResult {
 					s.from[j].call = at[s.from[j].call]
 				}
 			}

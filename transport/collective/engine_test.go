@@ -57,6 +57,7 @@ func TestCollectivesHaveTheTwinsResults(t *testing.T) {
 		in := bring(s, ranks, rng)
 		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
 		w.drawWays(rt)
+		w.drawHeaps(rt)
 		defer w.close()
 		slow, later := uint64(rapid.IntRange(0, processes).Draw(rt, "slow")), rapid.IntRange(0, 30).Draw(rt, "later")
 		w.ended = func(at Place) {

@@ -61,6 +61,8 @@ type meeting struct {
 	kept    []byte // see table
 	missing int
 	round   int
+	ready   bool // this process has told that it is, and of direct rounds, that all are
+	direct  bool
 	inline  int // 1 + the call in hand of the goroutine that ends the meeting; 0, or free, is none
 
 	peers  []from       // by table.peers
@@ -77,6 +79,8 @@ type from struct {
 	place  int             // of the peer on the board, if letter is set
 	letter letter          // of the block, if that lies in an area or comes by the exchange
 	owes   atomic.Uint32   // what the exchange has yet to do, for Waits
+	lender *lender         // whose memory is borrowed
+	lent   [][]byte        // in it: of each call the operands and the results
 }
 
 const (
@@ -184,9 +188,17 @@ func (m *meeting) publish(board *Board, key transport.Key) {
 		m.show(board, key, &r.out, r.to, r.readers)
 		return
 	}
-	packed := m.pack(nil, &r.out)
+	packed := m.letterOf(r, board)
 	board.postAll(m.table.peers, r.to, mail{id: m.gang.id, part: key.Part}, isHere, (*packed)[:r.out.bytes])
 	scratch.Put(packed)
+}
+
+// letterOf writes what goes in a letter.
+func (m *meeting) letterOf(r *round, board *Board) *[]byte {
+	if r.where {
+		return m.where(board)
+	}
+	return m.pack(nil, &r.out)
 }
 
 // show writes a block into the area, and tells peers where it is. Readers are their places. If the area has no room,
@@ -332,15 +344,21 @@ func (m *meeting) work() {
 		if m.isLarge() {
 			m.gang.engine.board.spread(m.table.peers)
 		}
-		err = m.run(r)
+		if r.where {
+			m.direct = m.borrows()
+			err = m.failed.Load()
+		}
+		if err == nil && (!r.where || m.direct) {
+			err = m.run(r)
+		}
 	}
 	for i := range m.peers {
 		m.peers[i].release(m.gang.engine.board)
 	}
-	if err == nil && m.round+1 < len(m.table.rounds) {
+	if next, more := m.after(); err == nil && more {
 		inHand := m.inline
 		m.inline = 0
-		m.round++
+		m.round = next
 		m.start(inHand)
 		return
 	}
@@ -358,6 +376,7 @@ func (m *meeting) isLarge() bool { return m.table.together && len(m.table.rounds
 // a device never waits for another's work; but for the one in hand, which goes on
 // when its Enter returns.
 func (m *meeting) end(err error) {
+	m.giveBack()
 	if m.lanes != nil {
 		var last bool
 		if err, last = m.lanes.end(err); !last {
@@ -462,6 +481,12 @@ func (m *meeting) memory(r ref) []byte {
 		return m.calls[r.call].Results[r.buf]
 	case kept:
 		return m.kept
+	case lentOperand, lentResult:
+		spec, i := m.calls[0].Spec, r.buf
+		if r.kind == lentResult {
+			i += len(spec.Operands)
+		}
+		return m.peers[r.call].lent[r.place*(len(spec.Operands)+len(spec.Results))+i]
 	}
 	return m.peers[r.call].block.Data
 }

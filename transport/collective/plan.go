@@ -66,6 +66,9 @@ type table struct {
 	rounds  []round
 	kernels []kernel // of reductions: by operand
 	kept    int64    // bytes that rounds keep for those after them
+	// direct is the second of the rounds in which members read what others lend, all but the first of which are the last
+	// ones; 0 if there are none. If they do not lend all of it, the rounds between the first and these follow.
+	direct int
 
 	lanes []*table // that have all the rounds, and a part of what they move each; nil if there are none
 	first int      // of a lane: the number of its first round
@@ -85,6 +88,7 @@ type round struct {
 	steps       []step
 	work        int64 // bytes that the steps touch
 
+	where   bool   // it tells where arrays are, and has steps only if all lend theirs
 	out     pack   // of a table whose processes share a board: this process's block
 	to      []int  // peers that read it
 	readers uint64 // their places, or those of shown
@@ -105,10 +109,10 @@ type piece struct {
 // ref is a region of an operand or result of a local call, or of a peer's block.
 type ref struct {
 	kind  kind
-	call  int // in table.calls; of a block, the peer
+	call  int // in table.calls; of a block and of what is lent, the peer
 	buf   int
 	reg   region
-	place int // of the result of a ragged all-to-all: its member's place in the group
+	place int // of the result of a ragged all-to-all: its member's place in the group; of what is lent: the peer's call
 }
 
 type kind uint8
@@ -118,6 +122,8 @@ const (
 	result
 	block
 	kept // what rounds have kept for those after them
+	lentOperand
+	lentResult
 )
 
 // step is work on memory that is all there: a copy of from[0], a fold of all of

@@ -19,6 +19,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/pages"
 )
 
 // A test binary that is started with this in its environment is one process of a
@@ -66,6 +67,7 @@ type job struct {
 	self, processes, length int
 	op                      spmd.Op
 	bytes                   int64 // a rank brings; multiples of 8
+	lends                   bool
 }
 
 // spec returns the collective, of s64.
@@ -96,7 +98,7 @@ func (j job) want(step int) int64 {
 // nanoseconds of all but the first few.
 func member(s string) error {
 	var j job
-	if _, err := fmt.Sscan(s, &j.self, &j.processes, &j.length, &j.op, &j.bytes); err != nil {
+	if _, err := fmt.Sscan(s, &j.self, &j.processes, &j.length, &j.op, &j.bytes, &j.lends); err != nil {
 		return err
 	}
 	f := os.NewFile(3, "board")
@@ -113,6 +115,11 @@ func member(s string) error {
 	spec := j.spec()
 	e.Begin(Gang{ID: 1, Launch: 1, Ranks: blocked(j.processes, j.processes)})
 	in, out := inHugePages(spec.Operands[0].Bytes()), inHugePages(spec.Results[0].Bytes())
+	if j.lends {
+		if in, out, err = lent(b, int64(len(in)), int64(len(out))); err != nil {
+			return err
+		}
+	}
 	var wg sync.WaitGroup
 	wg.Add(1)
 	var begin, end time.Time
@@ -148,6 +155,24 @@ func member(s string) error {
 	return failed
 }
 
+// lent returns memory that a member lends its peers. It stays until the process ends.
+func lent(b *Board, in, out int64) (operand, result []byte, err error) {
+	file, err := unix.MemfdCreate("heap", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := unix.Ftruncate(file, in+out); err != nil {
+		return nil, nil, err
+	}
+	data, err := pages.Map(file, in+out, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = pages.Collapse(data)
+	b.Lend(file, data)
+	return data[:in], data[in:], nil
+}
+
 // inHugePages returns zeroed memory as that of arrays is on a worker. It stays until the process ends.
 func inHugePages(n int64) []byte {
 	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -178,8 +203,8 @@ func processes(tb testing.TB, j job) (took, used int64) {
 	outs, all := make([]bytes.Buffer, j.processes), make([]*exec.Cmd, j.processes)
 	for i := range all {
 		all[i] = exec.Command(os.Args[0], "-test.run=^$")
-		all[i].Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d %d", memberEnv, i+1, j.processes, j.length, j.op,
-			j.bytes))
+		all[i].Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d %d %t", memberEnv, i+1, j.processes, j.length, j.op,
+			j.bytes, j.lends))
 		all[i].ExtraFiles = []*os.File{f}
 		all[i].Stdout, all[i].Stderr = &outs[i], &outs[i]
 		statustest.OK(tb, all[i].Start())
@@ -199,11 +224,13 @@ func processes(tb testing.TB, j job) (took, used int64) {
 	return took, used
 }
 
-// Collectives over the board between real processes bring the right values, in letters and in areas.
+// Collectives over the board between real processes bring the right values, in letters, in areas, and from where they
+// lie.
 func TestCollectivesBetweenRealProcesses(t *testing.T) {
 	processes(t, job{processes: 4, length: 500, op: spmd.AllReduce, bytes: 8})
 	for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.AllToAll, spmd.ReduceScatter} {
 		processes(t, job{processes: 3, length: 4, op: op, bytes: 3 << 20})
+		processes(t, job{processes: 3, length: 4, op: op, bytes: 6 << 20, lends: true})
 	}
 }
 

@@ -25,11 +25,7 @@ func (m *meeting) run(r *round) error {
 		s := &r.steps[i]
 		switch s.op {
 		case copies:
-			to, put := m.memory(s.to), plainly
-			if len(to) >= longResult {
-				put = uncached.Copy
-			}
-			move(to, s.to.reg, m.memory(s.from[0]), s.from[0].reg, put)
+			m.copy(s)
 		case zeros:
 			clear(m.memory(s.to))
 		case folds, foldsOn:
@@ -41,6 +37,44 @@ func (m *meeting) run(r *round) error {
 		}
 	}
 	return nil
+}
+
+// copy copies a region. Long dense ones are split over the processors that this process may use.
+func (m *meeting) copy(s *step) {
+	to, put := m.memory(s.to), plainly
+	if len(to) >= longResult {
+		put = uncached.Copy
+	}
+	from, size := m.memory(s.from[0]), s.to.reg.bytes()
+	parts := m.parts(2 * size)
+	if parts <= 1 || s.to.reg.count > 1 || s.from[0].reg.count > 1 {
+		move(to, s.to.reg, from, s.from[0].reg, put)
+		return
+	}
+	to, from = to[s.to.reg.off:][:size], from[s.from[0].reg.off:][:size]
+	split(size, parts, func(a, b int64) { put(to[a:b], from[a:b]) })
+}
+
+// parts returns into how many parts work that touches so many bytes is split.
+func (m *meeting) parts(bytes int64) int64 {
+	processors := runtime.GOMAXPROCS(0)
+	if m.table.together { // its peers, on the same processors, do the same
+		processors /= len(m.table.peers) + 1
+	}
+	return min(int64(processors), bytes/splitWork)
+}
+
+// split does work on parts of a range at a time, each but the last a multiple of 64.
+func split(size, parts int64, work func(from, end int64)) {
+	var wg sync.WaitGroup
+	for i := range parts {
+		from, end := size/64*i/parts*64, size/64*(i+1)/parts*64
+		if i == parts-1 {
+			end = size
+		}
+		wg.Go(func() { work(from, end) })
+	}
+	wg.Wait()
 }
 
 // fold folds the regions of a step into a dense region. Large ones are split over
@@ -69,20 +103,14 @@ func (m *meeting) fold(s *step) {
 		return
 	}
 	acc := out[to.off : to.off+to.run]
-	parts := min(int64(runtime.GOMAXPROCS(0)), to.run*int64(len(ins))/splitWork)
+	parts := m.parts(to.run * int64(len(ins)))
 	if parts <= 1 {
 		flushed(func() { foldRun(k, acc, ins, on, 0, 0) })
 		return
 	}
-	var wg sync.WaitGroup
-	for i := range parts {
-		from, end := to.run/64*i/parts*64, to.run/64*(i+1)/parts*64
-		if i == parts-1 {
-			end = to.run
-		}
-		wg.Go(func() { flushed(func() { foldRun(k, acc[from:end], ins, on, 0, from) }) })
-	}
-	wg.Wait()
+	split(to.run, parts, func(from, end int64) {
+		flushed(func() { foldRun(k, acc[from:end], ins, on, 0, from) })
+	})
 }
 
 // term is one operand of a fold.

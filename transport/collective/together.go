@@ -135,8 +135,17 @@ func (b *builder) together(total int64) error {
 	}
 	if b.spec.Op == spmd.AllReduce && b.n() > 2 && total*int64(b.n()) > b.sizes.foldEach {
 		b.foldedParts(chunks)
-		return nil
+	} else if err := b.inChunks(chunks); err != nil {
+		return err
 	}
+	if len(b.table.rounds) > several && b.goesDirectly() {
+		return b.directly()
+	}
+	return nil
+}
+
+// inChunks plans a round for each chunk, after which its part of the results is there.
+func (b *builder) inChunks(chunks [][]cut) error {
 	for _, c := range chunks {
 		b.cuts = c
 		l := b.layout()

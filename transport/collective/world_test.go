@@ -6,9 +6,12 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/spmd"
+	"github.com/openpathways/pathways/transport/pages"
 )
 
 // world is some processes with an engine each.
@@ -16,7 +19,9 @@ type world struct {
 	hub     *hub
 	engines map[uint64]*Engine
 	boards  []*Board
-	ended   func(at Place) // of each call, unless it is nil
+	near    []uint64         // the processes of boards
+	heaps   map[uint64]*heap // by process, of those that lend
+	ended   func(at Place)   // of each call, unless it is nil
 }
 
 // newWorld makes engines for processes 1, 2, 3 …, of which the first so many
@@ -41,7 +46,7 @@ func newWorld(t testing.TB, processes, near int) *world {
 			for other := range near {
 				b.Meet(uint64(other+1), other+2)
 			}
-			w.boards = append(w.boards, b)
+			w.boards, w.near = append(w.boards, b), append(w.near, id)
 		}
 		w.engines[id] = New(n, 7, b)
 	}
@@ -71,8 +76,63 @@ func (w *world) close() {
 			w.hub.t.Errorf("a board still has %v, %v, %v, %v", b.waits, b.open, b.early, b.live)
 		}
 		b.mu.Unlock()
+		for place, from := range b.lending.lent {
+			if from.users > 0 {
+				w.hub.t.Errorf("the memory of place %d is still borrowed %d times", place, from.users)
+			}
+		}
 		b.Close()
 	}
+	for _, h := range w.heaps {
+		h.file.Close()
+		statustest.Check(w.hub.t, pages.Unmap(h.data))
+	}
+}
+
+// heap is memory that a member of a board lends.
+type heap struct {
+	file *os.File
+	data []byte
+	used int64
+}
+
+func newHeap(t testing.TB, size int64) *heap {
+	f := os.NewFile(uintptr(statustest.Value(unix.MemfdCreate("heap", unix.MFD_CLOEXEC)).OK(t)), "heap")
+	statustest.OK(t, f.Truncate(size))
+	data := statustest.Value(pages.Map(int(f.Fd()), size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)).OK(t)
+	return &heap{file: f, data: data}
+}
+
+// make returns memory for an array; nil if there is no room.
+func (h *heap) make(size int64) []byte {
+	if h.used+size > int64(len(h.data)) {
+		return nil
+	}
+	at := h.used
+	h.used += (size + 63) &^ 63
+	return h.data[at : at+size : at+size]
+}
+
+// drawHeaps has most members of the board lend memory, in some of which there is no room for some arrays.
+func (w *world) drawHeaps(t *rapid.T) {
+	w.heaps = map[uint64]*heap{}
+	for i, b := range w.boards {
+		if size := rapid.SampledFrom([]int64{0, 64 << 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20}).Draw(t, "lent"); size > 0 {
+			h := newHeap(w.hub.t, size)
+			w.heaps[w.near[i]] = h
+			b.Lend(int(h.file.Fd()), h.data)
+		}
+	}
+}
+
+// array returns memory for an array of a process.
+func (w *world) array(process uint64, size int64) []byte {
+	if h := w.heaps[process]; h != nil {
+		if a := h.make(size); a != nil {
+			return a
+		}
+	}
+	return aligned(size)
 }
 
 func (w *world) begin(g Gang) {
@@ -115,12 +175,17 @@ func (w *world) enter(g Gang, s *spmd.Spec, in [][][]byte, times int, rng *rand.
 	for _, r := range rng.Perm(len(g.Ranks)) {
 		at := g.Ranks[r]
 		for _, x := range s.Results {
-			results[r] = append(results[r], aligned(x.Bytes()))
+			results[r] = append(results[r], w.array(at.Process, x.Bytes()))
+		}
+		var operands [][]byte
+		for _, x := range in[r] {
+			operands = append(operands, w.array(at.Process, int64(len(x))))
+			copy(operands[len(operands)-1], x)
 		}
 		wg.Add(1)
 		left := times
 		var again func(error)
-		c := Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: in[r], Results: results[r], Done: func(err error) {
+		c := Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: operands, Results: results[r], Done: func(err error) {
 			again(err)
 		}}
 		again = func(err error) {

@@ -1,0 +1,227 @@
+package collective
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
+)
+
+// This file plans large collectives among members of a board that lend each other their memory (lent.go). Each reads
+// what it needs where the others have it: no byte is copied but into a result, and there are two or three rounds,
+// however large the arrays are.
+//
+// In the first round each member tells where its arrays are. If all can read all, each copies or folds from there, and
+// says in the next round that it is through. Of an all-reduce each has folded a part by then, which the others copy from
+// its result, and say so in a third. Otherwise the rounds by areas follow, as planned in together.go.
+
+// goesDirectly reports whether all of a group's members read all others' arrays, and are told where these are in one
+// letter.
+func (b *builder) goesDirectly() bool {
+	switch b.spec.Op {
+	case spmd.AllReduce, spmd.AllGather, spmd.AllToAll, spmd.ReduceScatter:
+	default:
+		return false
+	}
+	return !slices.ContainsFunc(b.members, func(places []int) bool { return b.whereBytes(places) > mailMax })
+}
+
+func (b *builder) whereBytes(places []int) int64 {
+	return whereBytes(len(places) * (len(b.spec.Operands) + len(b.spec.Results)))
+}
+
+// directly plans the direct rounds, the first before those that are planned and the others behind them.
+func (b *builder) directly() error {
+	b.cuts = b.whole()
+	first := b.layout()
+	first.where = true
+	for p, places := range b.members {
+		first.blocks[p].bytes = b.whereBytes(places)
+	}
+	second := b.through()
+	more := []*layout{second}
+	var err error
+	if b.spec.Op == spmd.AllReduce {
+		b.foldLent(first)
+		b.takeLent(second)
+		more = append(more, b.through())
+	} else {
+		err = b.finishLent(first)
+	}
+	all := func(q, p int) bool { return q != p }
+	b.table.rounds = slices.Insert(b.table.rounds, 0, first.meet(all))
+	b.table.direct = len(b.table.rounds)
+	for _, l := range more {
+		b.table.rounds = append(b.table.rounds, l.meet(all))
+	}
+	return err
+}
+
+// through plans a round in which each member tells all others that it is through with the round before.
+func (b *builder) through() *layout {
+	l := b.layout()
+	for p := range l.blocks {
+		l.blocks[p].bytes = 8
+	}
+	return l
+}
+
+// lent is where process p has an array of place s.
+func (b *builder) lent(kind kind, p, s, buf int, reg region) ref {
+	return ref{kind: kind, call: p, place: slices.Index(b.members[p], s), buf: buf, reg: reg}
+}
+
+// finishLent plans what makes the results of the places here, out of all others' operands. Each begins with its own, so
+// that not all read the same ones at a time.
+func (b *builder) finishLent(l *layout) error {
+	at := map[source]ref{}
+	for p := range b.members {
+		for _, x := range b.sources(p, b.own) {
+			reg, err := b.region(x)
+			if err != nil {
+				return err
+			}
+			if p == b.own {
+				at[x] = ref{kind: operand, call: b.call[x.s], buf: x.buf, reg: reg}
+			} else {
+				at[x] = b.lent(lentOperand, p, x.s, x.buf, reg)
+			}
+		}
+	}
+	for _, d := range b.members[b.own] {
+		before := len(l.steps)
+		if err := b.finish(&l.round, d, at); err != nil {
+			return err
+		}
+		if steps := l.steps[before:]; b.spec.Op != spmd.ReduceScatter {
+			k := len(steps) * d / b.n()
+			copy(steps, slices.Concat(steps[k:], steps[:k]))
+		}
+	}
+	return nil
+}
+
+// foldLent folds this process's part of all ranks.
+func (b *builder) foldLent(l *layout) {
+	for i := range b.spec.Operands {
+		mine := b.owned(i, b.own)
+		from := make([]ref, b.n())
+		for p, places := range b.members {
+			for _, s := range places {
+				if p == b.own {
+					from[s] = ref{kind: operand, call: b.call[s], buf: i, reg: mine}
+				} else {
+					from[s] = b.lent(lentOperand, p, s, i, mine)
+				}
+			}
+		}
+		l.step(folds, ref{kind: result, call: b.call[b.members[b.own][0]], buf: i, reg: mine}, from...)
+	}
+}
+
+// takeLent copies the parts that others have folded, and all to the other members here.
+func (b *builder) takeLent(l *layout) {
+	first := b.call[b.members[b.own][0]]
+	for i := range b.spec.Operands {
+		for k := range b.members {
+			p := (b.own + k) % len(b.members)
+			if p == b.own {
+				continue
+			}
+			part := b.owned(i, p)
+			l.step(copies, ref{kind: result, call: first, buf: i, reg: part},
+				b.lent(lentResult, p, b.members[p][0], i, part))
+		}
+		all := b.cuts[i].of(dense(0, b.spec.Results[i].Bytes()))
+		for _, d := range b.members[b.own][1:] {
+			l.step(copies, ref{kind: result, call: b.call[d], buf: i, reg: all},
+				ref{kind: result, call: first, buf: i, reg: all})
+		}
+	}
+}
+
+// where returns the letter that tells where the arrays of a meeting are.
+func (m *meeting) where(board *Board) *[]byte {
+	to := scratch.Get().(*[]byte)
+	index := board.met.Load().index
+	places := make([]int, len(m.table.peers))
+	for i, p := range m.table.peers {
+		places[i] = index[p]
+	}
+	m.ready = board.lending.where(*to, places, func(yield func([]byte) bool) {
+		for _, c := range m.calls {
+			for _, a := range c.Operands {
+				if !yield(a) {
+					return
+				}
+			}
+			for _, a := range c.Results {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	})
+	return to
+}
+
+// borrows takes the memory of all peers for the meeting, if all are ready, and returns whether they are.
+func (m *meeting) borrows() bool {
+	b, spec := m.gang.engine.board, m.calls[0].Spec
+	index, ready := b.met.Load().index, m.ready
+	for i, p := range m.table.peers {
+		w := whereabouts(m.peers[i].block.Data)
+		b.lending.learn(index[p], w)
+		ready = ready && w.ready()
+	}
+	if !ready {
+		return false
+	}
+	for i, p := range m.table.peers {
+		from := b.lending.borrow(index[p])
+		if from == nil || !b.enter() {
+			m.fails(status.New(status.Unavailable, "process %d has gone", p))
+			return true
+		}
+		f := &m.peers[i]
+		f.lender = from
+		w := whereabouts(f.block.Data)
+		arrays := slices.Concat(spec.Operands, spec.Results)
+		f.lent = make([][]byte, (len(w)-whereHeader)/8)
+		for k := range f.lent {
+			at, size := w.offset(k), uint64(arrays[k%len(arrays)].Bytes())
+			if have := uint64(len(from.data)); at > have || size > have-at {
+				m.fails(status.New(status.Internal, "process %d has an array of %d bytes at %d of %d", p, size, at, have))
+				return true
+			}
+			f.lent[k] = from.data[at : at+size : at+size]
+		}
+	}
+	return true
+}
+
+// fails has the meeting end with an error, unless it has one.
+func (m *meeting) fails(err error) { m.failed.CompareAndSwap(nil, err) }
+
+// giveBack returns the memory that the meeting has borrowed.
+func (m *meeting) giveBack() {
+	for i := range m.peers {
+		if f := &m.peers[i]; f.lender != nil {
+			m.gang.engine.board.lending.giveBack(f.lender)
+			m.gang.engine.board.leave()
+			f.lender, f.lent = nil, nil
+		}
+	}
+}
+
+// after returns the round that follows the one that has ended.
+func (m *meeting) after() (round int, more bool) {
+	t := m.table
+	switch {
+	case t.direct > 0 && m.round == 0 && m.direct:
+		return t.direct, true
+	case t.direct > 0 && m.round == t.direct-1:
+		return 0, false
+	}
+	return m.round + 1, m.round+1 < len(t.rounds)
+}
