@@ -1,5 +1,5 @@
-// Collectives of processes that each have memory of their own and share windows, with the copies and folds of
-// transport/collective, in its order and in rounds of its size, and nothing else: the least that this way takes.
+// Collectives of processes that see each other's arrays, with the copies and folds of transport/collective/direct.go and
+// nothing else: the least that this way takes.
 //
 //     passes OPERATION PROCESSES BYTES CALLS
 //
@@ -21,15 +21,13 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 2 << 20, CACHED = 2048, PROCESSES = 64, COLLAPSE = 25 /* MADV_COLLAPSE, of Linux 6.1 */ };
+enum { CACHED = 2048, PROCESSES = 64, COLLAPSE = 25 /* MADV_COLLAPSE, of Linux 6.1 */ };
 static const size_t HUGE = 2 << 20;
 
 static int processes, me;
-static char* window[PROCESSES];  // what each process writes: a block of this round, and that of the one before
-static float *operand, *result;
+static float *operand[PROCESSES], *result[PROCESSES];  // of each process
 static pthread_barrier_t* together;
 
-// meet returns when the windows of a round are written: so all are through with the round before.
 static void meet(void) { pthread_barrier_wait(together); }
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
@@ -71,78 +69,55 @@ static void fold(float* to, const float** from, int count, size_t bytes) {
   }
 }
 
-static char* block(int p, int round) { return window[p] + round % 2 * BLOCK; }
-
-// What process p has written of a round for process q: a piece for each process but p.
-static char* piece(int p, int q, size_t each, int round) { return block(p, round) + (q - (q > p)) * each; }
+// The processes in an order that begins with this one, so that not all read the same one at a time.
+static int from(int k) { return (me + k) % processes; }
 
 static void all_gather(size_t bytes) {
-  int round = 0;
-  for (size_t at = 0; at < bytes; at += BLOCK, round++) {
-    size_t n = smaller(BLOCK, bytes - at);
-    char *in = (char*)operand + at, *out = (char*)result + at;
-    memcpy(block(me, round), in, n);
-    meet();
-    for (int p = 0; p < processes; p++) stream(out + p * bytes, p == me ? in : block(p, round), n);
-  }
+  meet();
+  for (int k = 0; k < processes; k++) stream((char*)result[me] + from(k) * bytes, operand[from(k)], bytes);
+  meet();
 }
 
-// An all-to-all or, where folds is set, a reduce-scatter: the parts of an operand go to one process each.
-static void parts(size_t bytes, bool folds) {
-  size_t part = bytes / processes, each = BLOCK / (processes - 1) & ~63;
-  const float* from[PROCESSES];
-  int round = 0;
-  for (size_t at = 0; at < part; at += each, round++) {
-    size_t n = smaller(each, part - at);
-    char *in = (char*)operand + at, *out = (char*)result + at;
-    for (int q = 0; q < processes; q++)
-      if (q != me) memcpy(piece(me, q, each, round), in + q * part, n);
-    meet();
-    for (int p = 0; p < processes; p++) {
-      from[p] = (float*)(p == me ? in + me * part : piece(p, me, each, round));
-      if (!folds) stream(out + p * part, from[p], n);
-    }
-    if (folds) fold((float*)out, from, processes, n);
-  }
+// Returns where a part of an array is, of which there is one for each process.
+static float* part_of(float* array, int p, size_t bytes) { return (float*)((char*)array + p * bytes); }
+
+static void all_to_all(size_t bytes) {
+  size_t part = bytes / processes;
+  meet();
+  for (int k = 0; k < processes; k++)
+    stream(part_of(result[me], from(k), part), part_of(operand[from(k)], me, part), part);
+  meet();
 }
 
-static void all_to_all(size_t bytes) { parts(bytes, false); }
+static void fold_part(float* to, size_t part) {
+  const float* all[PROCESSES];
+  for (int p = 0; p < processes; p++) all[p] = part_of(operand[p], me, part);
+  fold(to, all, processes, part);
+}
 
-static void reduce_scatter(size_t bytes) { parts(bytes, true); }
+static void reduce_scatter(size_t bytes) {
+  meet();
+  fold_part(result[me], bytes / processes);
+  meet();
+}
 
-// Two fold everything each. Of more, each folds a part of a block, and shows it to the others in a round of its own.
 static void all_reduce(size_t bytes) {
-  const float* from[PROCESSES];
-  int round = 0;
-  for (size_t at = 0; at < bytes; at += BLOCK, round++) {
-    size_t n = smaller(BLOCK, bytes - at), part = n / processes;
-    char *in = (char*)operand + at, *out = (char*)result + at;
-    if (processes == 2) {
-      memcpy(block(me, round), in, n);
-      meet();
-      from[0] = (float*)in, from[1] = (float*)block(!me, round);
-      fold((float*)out, from, 2, n);
-      continue;
-    }
-    for (int q = 0; q < processes; q++)
-      if (q != me) memcpy(piece(me, q, part, 0), in + q * part, part);
-    meet();
-    for (int p = 0; p < processes; p++) from[p] = (float*)(p == me ? in + me * part : piece(p, me, part, 0));
-    fold((float*)(out + me * part), from, processes, part);
-    memcpy(block(me, 1), out + me * part, part);
-    meet();
-    for (int p = 0; p < processes; p++)
-      if (p != me) memcpy(out + p * part, block(p, 1), part);
-  }
+  size_t part = bytes / processes;
+  meet();
+  fold_part(part_of(result[me], me, part), part);
+  meet();
+  for (int k = 1; k < processes; k++)
+    stream(part_of(result[me], from(k), part), part_of(result[from(k)], from(k), part), part);
+  meet();
 }
 
 // Fails where the result is not what it has to be: process p has brought p + 1, everywhere.
 static void check(bool folds, size_t results) {
-  size_t n = results / sizeof *result;
+  size_t n = results / sizeof(float);
   for (size_t i = 0; i < n; i++) {
     float want = folds ? processes * (processes + 1) / 2.f : i / (n / processes) + 1.f;
-    if (result[i] != want) {
-      fprintf(stderr, "process %d has %g at %zu, want %g\n", me, result[i], i, want);
+    if (result[me][i] != want) {
+      fprintf(stderr, "process %d has %g at %zu, want %g\n", me, result[me][i], i, want);
       exit(1);
     }
   }
@@ -186,7 +161,7 @@ int main(int argc, char** argv) {
   int calls = atoi(argv[4]);
   if (passes == all_gather) results *= processes;
   if (passes == reduce_scatter) results /= processes;
-  for (int p = 0; p < processes; p++) window[p] = memory(2 * BLOCK, MAP_SHARED);
+  for (int p = 0; p < processes; p++) operand[p] = memory(bytes, MAP_SHARED), result[p] = memory(results, MAP_SHARED);
   together = memory(sizeof *together, MAP_SHARED);
   double* spent = memory(processes * 2 * sizeof *spent, MAP_SHARED);  // as used says, of each process
   pthread_barrierattr_t shared;
@@ -195,8 +170,7 @@ int main(int argc, char** argv) {
   pthread_barrier_init(together, &shared, processes);
   for (me = 0; me < processes - 1; me++)
     if (!fork()) break;
-  operand = memory(bytes, MAP_PRIVATE), result = memory(results, MAP_PRIVATE);
-  for (size_t i = 0; i < bytes / sizeof *operand; i++) operand[i] = me + 1;
+  for (size_t i = 0; i < bytes / sizeof(float); i++) operand[me][i] = me + 1;
   passes(bytes);
   meet();
   double before[2], *after = spent + 2 * me;
