@@ -216,6 +216,28 @@ def large():
     }
 
 
+def long():
+    """Results so long that the workers of a host read each other's where they lie, from the second call of a group on.
+
+    Of what comes of them there is a number that depends on every bit, and its place.
+    """
+    x = put(line(), np.tile(values(8, 1 << 14, seed=22), (1, 48)), "x")  # 3 MiB a shard
+
+    def bits(v):
+        words = lax.bitcast_convert_type(v, jnp.uint32).ravel()
+        return (words * (2 * lax.iota(jnp.uint32, words.size) + 1)).sum()[None]
+
+    def twice(collective):
+        return on(line(), lambda v: jnp.stack([bits(collective(v * k)) for k in (3, 5)], 1), P("x"))(x)
+
+    return {
+        "long_sum": twice(lambda v: lax.psum((v, -v[:, : 1 << 20]), "x")[0]),
+        "long_scatter": twice(lambda v: lax.psum_scatter(v, "x", scatter_dimension=1, tiled=True)),
+        "long_exchange": twice(lambda v: lax.all_to_all(v.reshape(8, -1), "x", 0, 1, tiled=True)),
+        "long_gather": twice(lambda v: lax.all_gather(v, "x", axis=1, tiled=True)),
+    }
+
+
 def tiny(dtype):
     """Floats too small to be normal, which XLA's CPU takes for zero: in sums, and in what comes after a collective."""
     small = np.finfo(dtype).tiny
@@ -259,7 +281,7 @@ def everything():
         for dtype in DTYPES:
             out |= by_dtype(dtype) | constants(dtype)
         out |= tiny("float32") | tiny("float64")
-    return out | groups() | automatic() | loops() | mapped() | large() | constants_in_programs()
+    return out | groups() | automatic() | loops() | mapped() | large() | long() | constants_in_programs()
 
 
 def save(path):
