@@ -148,7 +148,10 @@ func (m *meeting) where(board *Board) *[]byte {
 	for i, p := range m.table.peers {
 		places[i] = index[p]
 	}
-	m.ready = board.lending.where(*to, places, func(yield func([]byte) bool) {
+	if m.lease = board.area.lease(); m.lease.number != 0 {
+		board.inside.Add(1) // until giveBack
+	}
+	m.ready = board.lending.where(*to, places, m.lease, func(yield func([]byte) bool) {
 		for _, c := range m.calls {
 			for _, a := range c.Operands {
 				if !yield(a) {
@@ -184,8 +187,12 @@ func (m *meeting) borrows() bool {
 			return true
 		}
 		f := &m.peers[i]
-		f.lender = from
-		w := whereabouts(f.block.Data)
+		f.lender, f.place = from, index[p]
+		w, ok := whereabouts(f.block.Data), false
+		if f.lease, ok = w.lease(); !ok {
+			m.fails(status.New(status.Internal, "process %d names slot %d of %d", p, f.lease.slot, slotsMax))
+			return true
+		}
 		arrays := slices.Concat(spec.Operands, spec.Results)
 		f.lent = make([][]byte, (len(w)-whereHeader)/8)
 		for k := range f.lent {
@@ -203,8 +210,23 @@ func (m *meeting) borrows() bool {
 // fails has the meeting end with an error, unless it has one.
 func (m *meeting) fails(err error) { m.failed.CompareAndSwap(nil, err) }
 
-// giveBack returns the memory that the meeting has borrowed.
+// wasLent returns an error if what was read from a peer may have been something else than its arrays.
+func (m *meeting) wasLent() error {
+	for i := range m.peers {
+		if f := &m.peers[i]; !m.gang.engine.board.holds(f.place, f.lease) {
+			return status.New(status.Cancelled, "the computation has ended on process %d", m.table.peers[i])
+		}
+	}
+	return nil
+}
+
+// giveBack returns the memory that the meeting has borrowed, and ends what it lends.
 func (m *meeting) giveBack() {
+	if m.lease.number != 0 {
+		m.gang.engine.board.area.expire(m.lease)
+		m.gang.engine.board.leave()
+		m.lease = lease{}
+	}
 	for i := range m.peers {
 		if f := &m.peers[i]; f.lender != nil {
 			m.gang.engine.board.lending.giveBack(f.lender)

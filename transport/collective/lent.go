@@ -25,9 +25,10 @@ import (
 // memory once it has mapped it, which it does when it gets the first letter from there: so the first call of a group
 // goes by areas, and so do all if a system does not let one process map another's memory.
 //
-// Memory is read only while it is lent: a member ends a call when all peers have said that they are through with its
-// arrays. If the call fails at one member, that one may free its arrays while others still read: they read other bytes,
-// or zeros, for a computation that has failed.
+// What is used was lent as long as it was read. A member ends a call when all peers have said that they are through with
+// its arrays. If the call fails there before, its arrays may be freed, and others be made in their place, while a peer
+// reads. So each call has a lease, a word on the board that says until when that is not so, and who has read looks
+// there behind it: if the lease has expired, what was read may be anything, and the call fails there too.
 //
 // The memory of a member that has gone is unmapped when no call reads it any more.
 
@@ -60,21 +61,27 @@ func (b *Board) Lend(file int, memory []byte) {
 //	4   the file
 //	8   its size
 //	16  1 if the member can read the memory of all others, and all its arrays are in its own
-//	24  where they are, 8 bytes each: of each call the operands and the results
+//	20  the slot of its lease
+//	24  the number of its lease
+//	32  where they are, 8 bytes each: of each call the operands and the results
 type whereabouts []byte
 
-const whereHeader = 24
+const whereHeader = 32
 
 func whereBytes(arrays int) int64 { return whereHeader + 8*int64(arrays) }
 
-func (w whereabouts) ready() bool { return binary.LittleEndian.Uint64(w[16:]) == 1 }
+func (w whereabouts) ready() bool { return binary.LittleEndian.Uint32(w[16:]) == 1 }
+func (w whereabouts) lease() (l lease, ok bool) {
+	l = lease{int(binary.LittleEndian.Uint32(w[20:])), binary.LittleEndian.Uint64(w[24:])}
+	return l, l.slot < slotsMax
+}
 func (w whereabouts) offset(i int) uint64 {
 	return binary.LittleEndian.Uint64(w[whereHeader+8*i:])
 }
 
 // where writes the letter of this member into to, for peers at these places, and returns whether it is ready.
-func (l *lending) where(to whereabouts, places []int, arrays func(yield func([]byte) bool)) (ready bool) {
-	ready = l.memory != nil && l.maps(places)
+func (l *lending) where(to whereabouts, places []int, under lease, arrays func(yield func([]byte) bool)) (ready bool) {
+	ready = under.number != 0 && l.memory != nil && l.maps(places)
 	base, i := uintptr(unsafe.Pointer(unsafe.SliceData(l.memory))), 0
 	for a := range arrays {
 		at := uintptr(unsafe.Pointer(unsafe.SliceData(a))) - base
@@ -87,11 +94,13 @@ func (l *lending) where(to whereabouts, places []int, arrays func(yield func([]b
 	binary.LittleEndian.PutUint32(to, uint32(os.Getpid()))
 	binary.LittleEndian.PutUint32(to[4:], uint32(l.file))
 	binary.LittleEndian.PutUint64(to[8:], uint64(len(l.memory)))
-	flag := uint64(0)
+	flag := uint32(0)
 	if ready {
 		flag = 1
 	}
-	binary.LittleEndian.PutUint64(to[16:], flag)
+	binary.LittleEndian.PutUint32(to[16:], flag)
+	binary.LittleEndian.PutUint32(to[20:], uint32(under.slot))
+	binary.LittleEndian.PutUint64(to[24:], under.number)
 	return ready
 }
 

@@ -63,7 +63,8 @@ type meeting struct {
 	round   int
 	ready   bool // this process has told that it is, and of direct rounds, that all are
 	direct  bool
-	inline  int // 1 + the call in hand of the goroutine that ends the meeting; 0, or free, is none
+	lease   lease // of the arrays here
+	inline  int   // 1 + the call in hand of the goroutine that ends the meeting; 0, or free, is none
 
 	peers  []from       // by table.peers
 	holds  atomic.Int64 // what the round waits for: blocks, pushes that read our memory, and start
@@ -80,6 +81,7 @@ type from struct {
 	letter letter          // of the block, if that lies in an area or comes by the exchange
 	owes   atomic.Uint32   // what the exchange has yet to do, for Waits
 	lender *lender         // whose memory is borrowed
+	lease  lease           // of that
 	lent   [][]byte        // in it: of each call the operands and the results
 }
 
@@ -350,6 +352,9 @@ func (m *meeting) work() {
 		}
 		if err == nil && (!r.where || m.direct) {
 			err = m.run(r)
+		}
+		if err == nil && m.direct && len(r.steps) > 0 {
+			err = m.wasLent()
 		}
 	}
 	for i := range m.peers {

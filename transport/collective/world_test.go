@@ -3,6 +3,7 @@ package collective
 import (
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -69,6 +70,9 @@ func (w *world) close() {
 		b.area.reclaim()
 		if len(b.area.busy) > 0 {
 			w.hub.t.Errorf("%d blocks of an area are not free", len(b.area.busy))
+		}
+		if slices.ContainsFunc(b.area.spans[:], func(s span) bool { return s.n != 0 }) {
+			w.hub.t.Error("a lease has not expired")
 		}
 		b.area.mu.Unlock()
 		b.mu.Lock()
