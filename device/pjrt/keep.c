@@ -93,6 +93,7 @@ static int share(char* base, size_t span) {
   if (ftruncate(file, (off_t)span) == 0 && mmap(base, span, PROT_READ | PROT_WRITE, flags, file, 0) == base) {
     if (widen(base, kPage)) {
       madvise(base, kPage, MADV_REMOVE);
+      madvise(base, span, MADV_DONTDUMP);  // a core dump would make pages of all of it
       return file;
     }
     mmap(base, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -155,7 +155,11 @@ func mapLent(process, file uint32, size uint64) ([]byte, error) {
 		return nil, status.New(status.InvalidArgument, "file %d of process %d has %d bytes, not %d", file, process, info.Size,
 			size)
 	}
-	return pages.Map(int(f.Fd()), info.Size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	data, err := pages.Map(int(f.Fd()), info.Size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err == nil {
+		_ = unix.Madvise(data, unix.MADV_DONTDUMP) // a core dump would make pages of all of it
+	}
+	return data, err
 }
 
 // borrow returns the memory of the member at a place, for the caller to return; nil if it has gone.
