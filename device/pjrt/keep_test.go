@@ -56,7 +56,8 @@ func TestBlocksThatOtherProcessesMayMap(t *testing.T) {
 	block := keptBlock(nil, 4<<20)
 	defer freeKept(block)
 	stamp(block, 7)
-	at := uintptr(unsafe.Pointer(&block[0])) - uintptr(unsafe.Pointer(unsafe.SliceData(lent)))
+	begin := uintptr(unsafe.Pointer(unsafe.SliceData(lent)))
+	at := uintptr(unsafe.Pointer(&block[0])) - begin
 	f := statustest.Value(os.Open(fmt.Sprintf("/proc/self/fd/%d", file))).OK(t)
 	defer f.Close()
 	info := statustest.Value(f.Stat()).OK(t)
@@ -72,7 +73,7 @@ func TestBlocksThatOtherProcessesMayMap(t *testing.T) {
 	defer b.Close()
 	statustest.OK(t, b.Ready().Wait(t.Context()))
 	view := b.View()
-	if at := uintptr(unsafe.Pointer(&view[0])) - uintptr(unsafe.Pointer(unsafe.SliceData(lent))); at >= uintptr(len(lent)) {
+	if at := uintptr(unsafe.Pointer(&view[0])) - begin; at >= uintptr(len(lent)) {
 		t.Error("an array of 4 MiB is not in the memory that is lent")
 	}
 }

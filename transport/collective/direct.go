@@ -12,8 +12,8 @@ import (
 // however large the arrays are.
 //
 // In the first round each member tells where its arrays are. If all can read all, each copies or folds from there, and
-// says in the next round that it is through. Of an all-reduce each has folded a part by then, which the others copy from
-// its result, and say so in a third. Otherwise the rounds by areas follow, as planned in together.go.
+// says in the next round that it is through. Of an all-reduce each has folded a part by then, which the others copy
+// from its result, and say so in a third. Otherwise the rounds by areas follow, as planned in together.go.
 
 // goesDirectly reports whether all of a group's members read all others' arrays, and are told where these are in one
 // letter.

@@ -25,9 +25,9 @@ import (
 // memory once it has mapped it, which it does when it gets the first letter from there: so the first call of a group
 // goes by areas, and so do all if a system does not let one process map another's memory.
 //
-// What is used was lent as long as it was read. A member ends a call when all peers have said that they are through with
-// its arrays. If the call fails there before, its arrays may be freed, and others be made in their place, while a peer
-// reads. So each call has a lease, a word on the board that says until when that is not so, and who has read looks
+// What is used was lent as long as it was read. A member ends a call when all peers have said that they are through
+// with its arrays. If the call fails there before, its arrays may be freed, and others be made in their place, while a
+// peer reads. So each call has a lease, a word on the board that says until when that is not so, and who has read looks
 // there behind it: if the lease has expired, what was read may be anything, and the call fails there too.
 //
 // The memory of a member that has gone is unmapped when no call reads it any more.
@@ -49,8 +49,8 @@ type lender struct {
 	gone  bool
 }
 
-// Lend has the peers of this member read its arrays in this memory, which lies in a file of memory of its size. File and
-// memory stay for the life of the process. It is called before the first gang.
+// Lend has the peers of this member read its arrays in this memory, which lies in a file of memory of its size. File
+// and memory stay for the life of the process. It is called before the first gang.
 func (b *Board) Lend(file int, memory []byte) {
 	b.lending.file, b.lending.memory = file, memory
 }

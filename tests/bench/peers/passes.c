@@ -1,5 +1,5 @@
-// Collectives of processes that see each other's arrays, with the copies and folds of transport/collective/direct.go and
-// nothing else: the least that this way takes.
+// Collectives of processes that see each other's arrays, with the copies and folds of transport/collective/direct.go
+// and nothing else: the least that this way takes.
 //
 //     passes OPERATION PROCESSES BYTES CALLS
 //
