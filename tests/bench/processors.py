@@ -27,17 +27,13 @@ import sides  # noqa: E402
 KIB, MIB = 1 << 10, 1 << 20
 ROWS = {
     2: [
-        *(("AllToAll", size) for size in (4 * KIB, MIB, 16 * MIB, 64 * MIB)),
-        *(("ReduceScatter", size) for size in (4 * KIB, MIB, 64 * MIB, 256 * MIB)),
-        *(("AllReduce", size) for size in (16 * MIB, 64 * MIB, 256 * MIB)),
+        *(("AllToAll", size) for size in (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)),
+        *(("ReduceScatter", size) for size in (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)),
+        *(("AllReduce", size) for size in (16 * MIB, 64 * MIB)),
         ("AllGather", 64 * MIB),
     ],
     4: [("AllReduce", 16 * MIB), ("AllToAll", MIB), ("AllToAll", 16 * MIB), ("ReduceScatter", 64 * MIB)],
-    8: [
-        *(("AllReduce", size) for size in (16 * MIB, 64 * MIB)),
-        *(("AllToAll", size) for size in (MIB, 16 * MIB, 64 * MIB)),
-        *(("ReduceScatter", size) for size in (64 * MIB, 256 * MIB)),
-    ],
+    8: [("AllReduce", 16 * MIB), ("AllToAll", MIB), ("AllToAll", 16 * MIB), ("ReduceScatter", 64 * MIB)],
 }
 SECONDS = 0.3  # a turn
 PARTS = ("seconds", "ran", "others", "queued")
