@@ -250,7 +250,7 @@ def test_a_terminal_shows_what_a_slice_waits_for_and_its_ctrl_c_cancels_it():
         shown = terminal.readline().decode()
         terminal.write(b"\3")
         done = fresh.finish(script)
-    who = "(other slices of this process|an exclusive slice of session 1, .+)"
+    who = "(other slices of this process|an exclusive slice of session [0-9]+, .+)"
     assert re.fullmatch(f"waiting for <Slice of 2 devices, number 1 in the queue>: 2 are in {who}\r\n", shown), shown
     assert (done.returncode, done.stdout.split()) == (0, ["cancelled", "8"]), done
 
