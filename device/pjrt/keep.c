@@ -48,6 +48,8 @@ enum {
 };
 static const size_t kPage = (size_t)1 << kPageBits;
 static const size_t kMostAddresses = (size_t)1 << 44;
+// Of a shared range, which up to 63 other processes map, who have 2^47 bytes of addresses each.
+static const size_t kMostShared = (size_t)1 << 40;
 
 // A slot is named by its first page; page 0 is never one, so 0 is none. One that is not in use is in a list.
 typedef struct {
@@ -107,6 +109,7 @@ static void reserve(bool shared) {
   if (pages <= 0 || bytes <= 0) return;
   size_t span = (size_t)pages * (size_t)bytes * kTimesMemory;
   if (span > kMostAddresses) span = kMostAddresses;
+  if (shared && span > kMostShared) span = kMostShared;
   span &= ~(kPage - 1);
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   char* range = mmap(NULL, span + kPage, PROT_READ | PROT_WRITE, flags, -1, 0);

@@ -121,7 +121,7 @@ type wait struct {
 // many it wants to be woken, how often a lingering goroutine was woken, and on which processor the member works, each
 // on a line of its own; a ring for each pair: how far it is written, how far read, and its bytes.
 const (
-	boardMagic   = 0x70617468_77617933
+	boardMagic   = 0x70617468_77617934
 	boardPage    = 4096
 	bellBytes    = 4 * 64
 	ringHeader   = 128

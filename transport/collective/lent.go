@@ -36,6 +36,7 @@ import (
 type lending struct {
 	mu     sync.Mutex
 	file   int
+	inode  uint64           // of file
 	memory []byte           // of this member; nil if it lends nothing
 	lent   map[int]*lender  // by place
 	gone   map[int]struct{} // places of members that have gone
@@ -52,7 +53,10 @@ type lender struct {
 // Lend has the peers of this member read its arrays in this memory, which lies in a file of memory of its size. File
 // and memory stay for the life of the process. It is called before the first gang.
 func (b *Board) Lend(file int, memory []byte) {
-	b.lending.file, b.lending.memory = file, memory
+	var info unix.Stat_t
+	if memory != nil && unix.Fstat(file, &info) == nil {
+		b.lending.file, b.lending.inode, b.lending.memory = file, info.Ino, memory
+	}
 }
 
 // whereabouts is a letter that says where a member's arrays of a call are.
@@ -60,19 +64,20 @@ func (b *Board) Lend(file int, memory []byte) {
 //	0   its process, by which others find the file
 //	4   the file
 //	8   its size
-//	16  1 if the member can read the memory of all others, and all its arrays are in its own
-//	20  the slot of its lease
-//	24  the number of its lease
-//	32  where they are, 8 bytes each: of each call the operands and the results
+//	16  its inode: a number of a process may name another one, in another namespace
+//	24  1 if the member can read the memory of all others, and all its arrays are in its own
+//	28  the slot of its lease
+//	32  the number of its lease
+//	40  where they are, 8 bytes each: of each call the operands and the results
 type whereabouts []byte
 
-const whereHeader = 32
+const whereHeader = 40
 
 func whereBytes(arrays int) int64 { return whereHeader + 8*int64(arrays) }
 
-func (w whereabouts) ready() bool { return binary.LittleEndian.Uint32(w[16:]) == 1 }
+func (w whereabouts) ready() bool { return binary.LittleEndian.Uint32(w[24:]) == 1 }
 func (w whereabouts) lease() (l lease, ok bool) {
-	l = lease{int(binary.LittleEndian.Uint32(w[20:])), binary.LittleEndian.Uint64(w[24:])}
+	l = lease{int(binary.LittleEndian.Uint32(w[28:])), binary.LittleEndian.Uint64(w[32:])}
 	return l, l.slot < slotsMax
 }
 func (w whereabouts) offset(i int) uint64 {
@@ -98,9 +103,10 @@ func (l *lending) where(to whereabouts, places []int, under lease, arrays func(y
 	if ready {
 		flag = 1
 	}
-	binary.LittleEndian.PutUint32(to[16:], flag)
-	binary.LittleEndian.PutUint32(to[20:], uint32(under.slot))
-	binary.LittleEndian.PutUint64(to[24:], under.number)
+	binary.LittleEndian.PutUint64(to[16:], l.inode)
+	binary.LittleEndian.PutUint32(to[24:], flag)
+	binary.LittleEndian.PutUint32(to[28:], uint32(under.slot))
+	binary.LittleEndian.PutUint64(to[32:], under.number)
 	return ready
 }
 
@@ -126,7 +132,8 @@ func (l *lending) learn(place int, w whereabouts) {
 	if l.memory == nil || l.lent[place] != nil || gone || failed || size == 0 {
 		return
 	}
-	data, err := mapLent(binary.LittleEndian.Uint32(w), binary.LittleEndian.Uint32(w[4:]), size)
+	data, err := mapLent(binary.LittleEndian.Uint32(w), binary.LittleEndian.Uint32(w[4:]), size,
+		binary.LittleEndian.Uint64(w[16:]))
 	if err != nil {
 		if l.failed == nil {
 			l.failed = map[int]struct{}{}
@@ -141,7 +148,7 @@ func (l *lending) learn(place int, w whereabouts) {
 }
 
 // mapLent maps a file of memory of another process of this host, to be read.
-func mapLent(process, file uint32, size uint64) ([]byte, error) {
+func mapLent(process, file uint32, size, inode uint64) ([]byte, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/fd/%d", process, file))
 	if err != nil {
 		return nil, err
@@ -151,9 +158,8 @@ func mapLent(process, file uint32, size uint64) ([]byte, error) {
 	if err := unix.Fstat(int(f.Fd()), &info); err != nil {
 		return nil, err
 	}
-	if size != uint64(info.Size) {
-		return nil, status.New(status.InvalidArgument, "file %d of process %d has %d bytes, not %d", file, process, info.Size,
-			size)
+	if size != uint64(info.Size) || inode != info.Ino {
+		return nil, status.New(status.InvalidArgument, "file %d of process %d is another one", file, process)
 	}
 	data, err := pages.Map(int(f.Fd()), info.Size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err == nil {
