@@ -181,8 +181,13 @@ func (m *meeting) borrows() bool {
 		return false
 	}
 	for i, p := range m.table.peers {
+		if !b.enter() {
+			m.fails(status.New(status.Cancelled, "the worker is stopping"))
+			return true
+		}
 		from := b.lending.borrow(index[p])
-		if from == nil || !b.enter() {
+		if from == nil {
+			b.leave()
 			m.fails(status.New(status.Unavailable, "process %d has gone", p))
 			return true
 		}
