@@ -30,6 +30,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -68,7 +69,9 @@ static struct {
   pthread_mutex_t lock;  // guards all below but base, span, file and slots, which are set before any block is
   char* base;
   size_t span;
-  int file;  // that the range lies in; -1 if it is this process's alone
+  size_t memory;  // of the machine
+  int file;       // that the range lies in; -1 if it is this process's alone
+  bool forked;    // from the process that the range belongs to
   slot* slots;                 // by page
   uint32_t pages, top;         // of the range; the first that was never in a slot
   list kept[kClasses], offered[kClasses], empty[kClasses];
@@ -77,6 +80,12 @@ static struct {
 
 static void lock(void) { pthread_mutex_lock(&heap.lock); }
 static void unlock(void) { pthread_mutex_unlock(&heap.lock); }
+
+// A child has the same memory as its parent where that is shared, and must neither use nor free it.
+static void unlock_child(void) {
+  heap.forked = heap.file >= 0;
+  unlock();
+}
 
 // Makes pages of a shared range huge, as far as the kernel has such ones. There has to be a page to begin with.
 static bool widen(char* from, size_t bytes) {
@@ -89,6 +98,12 @@ static void give_back(char* from, size_t bytes) { madvise(from, bytes, heap.file
 
 // Puts a file of memory at the range, if it can have huge pages. Page 0 is in no slot, so it serves to try.
 static int share(char* base, size_t span) {
+  char enabled[64] = "";  // the administrator's wish, for which the kernel does not look here
+  FILE* f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+  if (f == NULL) return -1;
+  if (fgets(enabled, sizeof enabled, f) == NULL) enabled[0] = 0;
+  fclose(f);
+  if (strstr(enabled, "[never]") != NULL) return -1;
   int file = memfd_create("pathways-heap", MFD_CLOEXEC);
   if (file < 0) return -1;
   const int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED;
@@ -107,7 +122,8 @@ static int share(char* base, size_t span) {
 static void reserve(bool shared) {
   long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
   if (pages <= 0 || bytes <= 0) return;
-  size_t span = (size_t)pages * (size_t)bytes * kTimesMemory;
+  heap.memory = (size_t)pages * (size_t)bytes;
+  size_t span = heap.memory * kTimesMemory;
   if (span > kMostAddresses) span = kMostAddresses;
   if (shared && span > kMostShared) span = kMostShared;
   span &= ~(kPage - 1);
@@ -126,7 +142,7 @@ static void reserve(bool shared) {
   heap.pages = (uint32_t)(span >> kPageBits);
   heap.span = span;
   heap.base = base;
-  pthread_atfork(lock, unlock, unlock);
+  pthread_atfork(lock, unlock, unlock_child);
 }
 
 static void reserve_own(void) { reserve(false); }
@@ -250,6 +266,7 @@ static void* allocate(size_t pages) {
 }
 
 static void release(void* block) {
+  if (heap.forked) return;
   size_t offset = (size_t)((char*)block - heap.base);
   uint32_t at = (uint32_t)(offset >> kPageBits), size, time = now();
   slot* s = &heap.slots[at];
@@ -265,7 +282,7 @@ static void release(void* block) {
 
 static void* large(size_t alignment, size_t size) {
   // The C library refuses more than the machine has, which this allocator would promise.
-  if (size < kPage || alignment > kPage || size > heap.span / kTimesMemory) return NULL;
+  if (heap.forked || size < kPage || alignment > kPage || size > heap.memory) return NULL;
   return allocate((size + kPage - 1) >> kPageBits);
 }
 
@@ -326,6 +343,7 @@ bool pwdrv_keep_blocks_of(const void* inside, bool shared) {
 
 void pwdrv_keep_tidy(uint32_t offered_after, uint32_t returned_after) {
   uint32_t chain = 0, old, time = now();
+  if (heap.forked) return;
   while (heap.file < 0) {
     lock();
     old = take_oldest(heap.kept, time, offered_after);

@@ -57,6 +57,7 @@ except (RuntimeError, ValueError) as error:  # JAX's, a program's, and what JAX'
 )
 PLAYS = FOREVER.replace("def twenty", "@pathways.program\ndef twenty")
 LARGE = FOREVER.replace("len(devices) * 64", "len(devices) << 16")  # 256 KiB a device, in areas that workers share
+LONG = FOREVER.replace("len(devices) * 64", "len(devices) << 21")  # 8 MiB, which the others read where they lie
 
 # Behind the loss of the controller: init() does not go on returning as if the devices could be used.
 AGAIN = """
@@ -106,7 +107,7 @@ def cluster():
 def test_worker_is_lost(number):
     """The clients are told which worker is gone; a new client works with those that are left."""
     with Cluster(3, 2, *FREEZES) as cluster:
-        clients = [cluster.start(script) for script in (FOREVER, PLAYS, LARGE)]
+        clients = [cluster.start(script) for script in (FOREVER, PLAYS, LARGE, LONG)]
         for client in clients:
             lines(client, 3)
         cluster.signal("worker-1", number)

@@ -32,12 +32,9 @@ type area struct {
 	taken  bool           // since the timer was set
 	timer  *time.Timer    // nil if no granule has memory
 	closed bool
-	leases uint64 // that were given
 }
 
-type span struct{ at, n int } // granules; n is leased if the slot's word is a lease
-
-const leased = -1
+type span struct{ at, n int } // granules
 
 const (
 	areaBytes    = 64 << 20
@@ -70,7 +67,7 @@ func (a *area) take(size int64, readers uint64) (spot, []byte) {
 	}
 	a.reclaim()
 	slot := 0
-	for slot < slotsMax && a.spans[slot].n != 0 {
+	for slot < slotsMax && a.spans[slot].n > 0 {
 		slot++
 	}
 	at := a.room(n)
@@ -88,43 +85,6 @@ func (a *area) take(size int64, readers uint64) (spot, []byte) {
 	}
 	word(a.words, slot).Store(readers)
 	return spot{slot, int64(at) * granule}, a.data[at*granule:][:size:size]
-}
-
-// lease is a word of a member that has a number as long as its peers may read its arrays of a call.
-type lease struct {
-	slot   int
-	number uint64 // 0 is none
-}
-
-// lease returns a new one; none if there is no slot.
-func (a *area) lease() lease {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.reclaim()
-	for slot := range a.spans {
-		if a.spans[slot].n == 0 && !a.closed {
-			a.leases++
-			a.spans[slot].n = leased
-			word(a.words, slot).Store(a.leases)
-			return lease{slot, a.leases}
-		}
-	}
-	return lease{}
-}
-
-// expire ends a lease, before the arrays may be freed.
-func (a *area) expire(l lease) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	word(a.words, l.slot).Store(0)
-	a.spans[l.slot] = span{}
-}
-
-// holds reports whether a lease of another member has not expired: then all that was read of its arrays before is what
-// they contained. It is no plain load, which some processors let overtake those before it.
-func (b *Board) holds(place int, l lease) bool {
-	_, words := b.areaOf(place)
-	return word(words, l.slot).CompareAndSwap(l.number, l.number)
 }
 
 // widen asks for huge pages for a long block, before its memory has small ones. If there are none, it asks again when

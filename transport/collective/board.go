@@ -153,8 +153,11 @@ func wordsAt(n int) int64 {
 	return boardPage + int64(n)*bellBytes + int64(n*n)*(ringHeader+ringBytes)
 }
 
+// leasesAt is where the words of the members' leases begin.
+func leasesAt(n int) int64 { return wordsAt(n) + int64(n)*slotsMax*8 }
+
 func areasAt(n int) int64 {
-	return (wordsAt(n) + int64(n)*slotsMax*8 + hugePage - 1) &^ (hugePage - 1)
+	return (leasesAt(n) + int64(n)*leasesMax*8 + hugePage - 1) &^ (hugePage - 1)
 }
 
 func boardBytes(n int) int64 { return areasAt(n) + int64(n)*areaBytes }
@@ -163,6 +166,11 @@ func boardBytes(n int) int64 { return areasAt(n) + int64(n)*areaBytes }
 func (b *Board) areaOf(place int) (data, words []byte) {
 	return b.data[areasAt(b.places)+int64(place)*areaBytes:][:areaBytes:areaBytes],
 		b.data[wordsAt(b.places)+int64(place)*slotsMax*8:][: slotsMax*8 : slotsMax*8]
+}
+
+// leasesOf returns the words of a member's leases.
+func (b *Board) leasesOf(place int) []byte {
+	return b.data[leasesAt(b.places)+int64(place)*leasesMax*8:][: leasesMax*8 : leasesMax*8]
 }
 
 // CreateBoard makes the memory for so many processes of a host; unused parts cost nothing. Each process opens the file
@@ -243,6 +251,7 @@ func newBoard(data []byte, place int, bells bells) (*Board, error) {
 		waits: map[mail]wait{}, early: map[mail]letter{}, open: map[*meeting]int{}, live: map[uint64]bool{}}
 	b.area.data, b.area.words = b.areaOf(place)
 	b.area.limit, b.sizes = granules, usualSizes
+	b.lending.words = b.leasesOf(place)
 	b.met.Store(new(members))
 	go b.poll()
 	return b, nil

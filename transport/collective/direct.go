@@ -15,6 +15,9 @@ import (
 // says in the next round that it is through. Of an all-reduce each has folded a part by then, which the others copy
 // from its result, and say so in a third. Otherwise the rounds by areas follow, as planned in together.go.
 
+// directRounds is how many there are at most.
+const directRounds = 3
+
 // goesDirectly reports whether all of a group's members read all others' arrays, and are told where these are in one
 // letter.
 func (b *builder) goesDirectly() bool {
@@ -148,7 +151,7 @@ func (m *meeting) where(board *Board) *[]byte {
 	for i, p := range m.table.peers {
 		places[i] = index[p]
 	}
-	if m.lease = board.area.lease(); m.lease.number != 0 {
+	if m.lease = board.lending.lease(); m.lease.number != 0 {
 		board.inside.Add(1) // until giveBack
 	}
 	m.ready = board.lending.where(*to, places, m.lease, func(yield func([]byte) bool) {
@@ -185,17 +188,16 @@ func (m *meeting) borrows() bool {
 			m.fails(status.New(status.Cancelled, "the worker is stopping"))
 			return true
 		}
-		from := b.lending.borrow(index[p])
-		if from == nil {
-			b.leave()
-			m.fails(status.New(status.Unavailable, "process %d has gone", p))
-			return true
-		}
 		f := &m.peers[i]
-		f.lender, f.place = from, index[p]
+		f.place = index[p]
+		if f.lender = b.lending.borrow(f.place); f.lender == nil { // the process has gone
+			b.leave()
+			continue
+		}
+		from := f.lender
 		w, ok := whereabouts(f.block.Data), false
 		if f.lease, ok = w.lease(); !ok {
-			m.fails(status.New(status.Internal, "process %d names slot %d of %d", p, f.lease.slot, slotsMax))
+			m.fails(status.New(status.Internal, "process %d names lease %d of %d", p, f.lease.slot, leasesMax))
 			return true
 		}
 		arrays := slices.Concat(spec.Operands, spec.Results)
@@ -215,20 +217,39 @@ func (m *meeting) borrows() bool {
 // fails has the meeting end with an error, unless it has one.
 func (m *meeting) fails(err error) { m.failed.CompareAndSwap(nil, err) }
 
-// wasLent returns an error if what was read from a peer may have been something else than its arrays.
-func (m *meeting) wasLent() error {
+// unlent returns a peer whose arrays may be others by now, or that has gone; -1 if there is none.
+func (m *meeting) unlent() int {
 	for i := range m.peers {
-		if f := &m.peers[i]; !m.gang.engine.board.holds(f.place, f.lease) {
-			return status.New(status.Cancelled, "the computation has ended on process %d", m.table.peers[i])
+		if f := &m.peers[i]; f.lender == nil || !m.gang.engine.board.holds(f.place, f.lease) {
+			return i
 		}
 	}
-	return nil
+	return -1
+}
+
+// stays has the meeting wait until its gang ends, as for a letter of a peer that does not come: the call has failed
+// there, and why is told to all members.
+func (m *meeting) stays(peer int) {
+	g, b := m.gang, m.gang.engine.board
+	if !b.enter() {
+		m.end(status.New(status.Cancelled, "the worker is stopping"))
+		return
+	}
+	defer b.leave()
+	m.holds.Store(1)
+	b.mu.Lock()
+	b.waits[mail{b.self, g.id, m.part()}] = wait{m, peer} // a key that no letter has
+	b.open[m] = 1
+	b.mu.Unlock()
+	if err := g.wait(m); err != nil { // aborted while the above was told
+		g.fail(err)
+	}
 }
 
 // giveBack returns the memory that the meeting has borrowed, and ends what it lends.
 func (m *meeting) giveBack() {
 	if m.lease.number != 0 {
-		m.gang.engine.board.area.expire(m.lease)
+		m.gang.engine.board.lending.expire(m.lease)
 		m.gang.engine.board.leave()
 		m.lease = lease{}
 	}

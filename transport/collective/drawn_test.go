@@ -290,3 +290,36 @@ func put(s *spmd.Spec, ops [][]byte, operand, i int, v int64) {
 	}
 	elements[int32](ops[operand])[i] = int32(v)
 }
+
+// drawDirect draws a large collective among processes that share a board.
+func drawDirect(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
+	processes = rapid.IntRange(2, 4).Draw(t, "processes of direct")
+	n := processes * rapid.IntRange(1, 2).Draw(t, "ranks each")
+	ranks = rapid.Permutation(blocked(n, processes)).Draw(t, "ranks")
+	next := map[uint64]int{}
+	for i := range ranks {
+		ranks[i].Local = next[ranks[i].Process]
+		next[ranks[i].Process]++
+	}
+	d := &drawing{T: t, ranks: n, n: n, Spec: &spmd.Spec{Groups: [][]int{nil}}}
+	for r := range ranks {
+		d.Groups[0] = append(d.Groups[0], r)
+	}
+	d.Op = rapid.SampledFrom([]spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll}).Draw(t, "op")
+	x := shape.Shape{DType: shape.F32, Dims: []int64{rapid.Int64Range(1, 3).Draw(t, "rows"),
+		rapid.Int64Range(200, 900).Draw(t, "columns")}}
+	d.Reduction, d.DType, d.Dim = spmd.Sum, shape.F32, rapid.IntRange(0, 1).Draw(t, "along")
+	switch d.Op {
+	case spmd.AllReduce:
+		for range rapid.IntRange(1, 2).Draw(t, "operands") {
+			d.keeps(x)
+		}
+	case spmd.AllGather:
+		d.takes(x, d.times(x))
+	case spmd.ReduceScatter:
+		d.takes(d.times(x), x)
+	default:
+		d.keeps(d.times(x))
+	}
+	return processes, ranks, d.Spec
+}

@@ -49,15 +49,17 @@ func TestCollectivesHaveTheTwinsResults(t *testing.T) {
 			g.Ranks = blocked(ranks, processes)
 		}
 		s := drawSpec(rt, ranks)
-		if rapid.IntRange(0, 7).Draw(rt, "chain") == 0 {
+		way := rapid.SampledFrom([]string{"chain", "direct", "direct", "any", "any", "any", "any", "any"}).Draw(rt, "way")
+		switch way {
+		case "chain":
 			processes, g.Ranks, s = drawChain(rt)
-			ranks = len(g.Ranks)
+		case "direct":
+			processes, g.Ranks, s = drawDirect(rt)
 		}
+		ranks = len(g.Ranks)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
-		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
-		w.drawWays(rt)
-		w.drawHeaps(rt)
+		w := drawWorld(t, rt, processes, way == "direct")
 		defer w.close()
 		slow, later := uint64(rapid.IntRange(0, processes).Draw(rt, "slow")), rapid.IntRange(0, 30).Draw(rt, "later")
 		w.ended = func(at Place) {
@@ -163,14 +165,17 @@ func TestAbortAndLoss(t *testing.T) {
 		ranks := rapid.IntRange(2, 8).Draw(rt, "ranks")
 		g := Gang{ID: 9, Launch: 9, Ranks: places(rt, ranks, processes)}
 		s := drawSpec(rt, ranks)
-		if rapid.IntRange(0, 7).Draw(rt, "chain") == 0 {
+		way := rapid.SampledFrom([]string{"chain", "direct", "direct", "any", "any", "any", "any", "any"}).Draw(rt, "way")
+		switch way {
+		case "chain":
 			processes, g.Ranks, s = drawChain(rt)
-			ranks = len(g.Ranks)
+		case "direct":
+			processes, g.Ranks, s = drawDirect(rt)
 		}
+		ranks = len(g.Ranks)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
-		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
-		w.drawWays(rt)
+		w := drawWorld(t, rt, processes, way == "direct")
 		defer w.close()
 		loss := rapid.Bool().Draw(rt, "loss")
 		dead := uint64(rapid.IntRange(1, processes).Draw(rt, "dead"))

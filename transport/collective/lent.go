@@ -28,7 +28,8 @@ import (
 // What is used was lent as long as it was read. A member ends a call when all peers have said that they are through
 // with its arrays. If the call fails there before, its arrays may be freed, and others be made in their place, while a
 // peer reads. So each call has a lease, a word on the board that says until when that is not so, and who has read looks
-// there behind it: if the lease has expired, what was read may be anything, and the call fails there too.
+// there behind it: if the lease has expired, what was read may be anything, and the call waits there for the error of
+// its gang. Reading so late may give the owner pages where it has none, until it uses that place again.
 //
 // The memory of a member that has gone is unmapped when no call reads it any more.
 
@@ -41,6 +42,48 @@ type lending struct {
 	lent   map[int]*lender  // by place
 	gone   map[int]struct{} // places of members that have gone
 	failed map[int]struct{} // places whose memory cannot be mapped
+	words  []byte           // of this member's leases
+	leased [leasesMax]bool
+	leases uint64 // that were given
+	closed bool
+}
+
+// lease is a word of a member that has a number as long as its peers may read its arrays of a call. Numbers never come
+// again.
+type lease struct {
+	slot   int
+	number uint64 // 0 is none
+}
+
+const leasesMax = 64 // at a time; calls beyond go by areas
+
+// lease returns a new one; none if there is no slot.
+func (l *lending) lease() lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for slot, leased := range l.leased {
+		if !leased {
+			l.leases++
+			l.leased[slot] = true
+			word(l.words, slot).Store(l.leases)
+			return lease{slot, l.leases}
+		}
+	}
+	return lease{}
+}
+
+// expire ends a lease, before the arrays may be freed.
+func (l *lending) expire(old lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	word(l.words, old.slot).Store(0)
+	l.leased[old.slot] = false
+}
+
+// holds reports whether a lease of another member has not expired: then all that was read of its arrays before is what
+// they contained. It is no plain load, which some processors let overtake those before it.
+func (b *Board) holds(place int, l lease) bool {
+	return word(b.leasesOf(place), l.slot).CompareAndSwap(l.number, l.number)
 }
 
 // lender is the memory of another member.
@@ -78,7 +121,7 @@ func whereBytes(arrays int) int64 { return whereHeader + 8*int64(arrays) }
 func (w whereabouts) ready() bool { return binary.LittleEndian.Uint32(w[24:]) == 1 }
 func (w whereabouts) lease() (l lease, ok bool) {
 	l = lease{int(binary.LittleEndian.Uint32(w[28:])), binary.LittleEndian.Uint64(w[32:])}
-	return l, l.slot < slotsMax
+	return l, l.slot < leasesMax
 }
 func (w whereabouts) offset(i int) uint64 {
 	return binary.LittleEndian.Uint64(w[whereHeader+8*i:])
@@ -129,7 +172,7 @@ func (l *lending) learn(place int, w whereabouts) {
 	_, gone := l.gone[place]
 	_, failed := l.failed[place]
 	size := binary.LittleEndian.Uint64(w[8:])
-	if l.memory == nil || l.lent[place] != nil || gone || failed || size == 0 {
+	if l.memory == nil || l.lent[place] != nil || gone || failed || size == 0 || l.closed {
 		return
 	}
 	data, err := mapLent(binary.LittleEndian.Uint32(w), binary.LittleEndian.Uint32(w[4:]), size,
@@ -190,6 +233,10 @@ func (l *lending) giveBack(from *lender) {
 func (l *lending) lost(place int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.drop(place)
+}
+
+func (l *lending) drop(place int) {
 	if l.gone == nil {
 		l.gone = map[int]struct{}{}
 	}
@@ -203,8 +250,11 @@ func (l *lending) lost(place int) {
 
 // close unmaps all. Nobody borrows any more.
 func (l *lending) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
 	for place := range l.lent {
-		l.lost(place)
+		l.drop(place)
 	}
 }
 

@@ -333,7 +333,7 @@ func (m *meeting) carryOn() {
 // the calls.
 func (m *meeting) work() {
 	r := &m.table.rounds[m.round]
-	err := m.gang.waited(m)
+	err, unlent := m.gang.waited(m), -1
 	if err == nil {
 		err = m.failed.Load()
 	}
@@ -350,15 +350,23 @@ func (m *meeting) work() {
 			m.direct = m.borrows()
 			err = m.failed.Load()
 		}
-		if err == nil && (!r.where || m.direct) {
+		reads := m.direct && len(r.steps) > 0
+		if err == nil && reads {
+			unlent = m.unlent()
+		}
+		if err == nil && unlent < 0 && (!r.where || m.direct) {
 			err = m.run(r)
 		}
-		if err == nil && m.direct && len(r.steps) > 0 {
-			err = m.wasLent()
+		if err == nil && reads && unlent < 0 {
+			unlent = m.unlent()
 		}
 	}
 	for i := range m.peers {
 		m.peers[i].release(m.gang.engine.board)
+	}
+	if err == nil && unlent >= 0 {
+		m.stays(unlent)
+		return
 	}
 	if next, more := m.after(); err == nil && more {
 		inHand := m.inline

@@ -130,7 +130,7 @@ func (b *builder) together(total int64) error {
 	if err != nil {
 		return err
 	}
-	if len(chunks) == 0 || len(chunks) >= roundsMax { // nothing moves; or not in so many rounds
+	if len(chunks) == 0 || len(chunks) >= roundsMax-directRounds { // nothing moves; or not in so many rounds
 		chunks = [][]cut{b.whole()}
 	}
 	if b.spec.Op == spmd.AllReduce && b.n() > 2 && total*int64(b.n()) > b.sizes.foldEach {

@@ -71,7 +71,7 @@ func (w *world) close() {
 		if len(b.area.busy) > 0 {
 			w.hub.t.Errorf("%d blocks of an area are not free", len(b.area.busy))
 		}
-		if slices.ContainsFunc(b.area.spans[:], func(s span) bool { return s.n != 0 }) {
+		if slices.Contains(b.lending.leased[:], true) {
 			w.hub.t.Error("a lease has not expired")
 		}
 		b.area.mu.Unlock()
@@ -126,6 +126,33 @@ func (w *world) drawHeaps(t *rapid.T) {
 			w.heaps[w.near[i]] = h
 			b.Lend(int(h.file.Fd()), h.data)
 		}
+	}
+}
+
+// drawWorld makes a world that moves bytes in any ways; if it is to go directly, all share a board and lend.
+func drawWorld(t testing.TB, rt *rapid.T, processes int, direct bool) *world {
+	near := processes
+	if !direct {
+		near = rapid.IntRange(0, processes).Draw(rt, "near")
+	}
+	w := newWorld(t, processes, near)
+	w.drawWays(rt)
+	if direct {
+		w.lend()
+	} else {
+		w.drawHeaps(rt)
+	}
+	return w
+}
+
+// lend has all members of the board lend memory that has room for all, and go directly whatever the sizes.
+func (w *world) lend() {
+	w.heaps = map[uint64]*heap{}
+	for i, b := range w.boards {
+		h := newHeap(w.hub.t, 4<<20)
+		w.heaps[w.near[i]] = h
+		b.Lend(int(h.file.Fd()), h.data)
+		b.sizes = sizes{block: 64, piece: 64}
 	}
 }
 
