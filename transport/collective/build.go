@@ -364,16 +364,26 @@ func (b *builder) owners() error {
 		}
 		one.step(folds, ref{kind: result, call: b.call[first], buf: i, reg: mine}, from...)
 	}
-	for i, c := range b.cuts {
-		for _, d := range b.members[b.own][1:] {
-			all := ref{kind: result, call: b.call[first], buf: i, reg: dense(c.from, c.to-c.from)}
-			to := all
-			to.call = b.call[d]
-			two.step(copies, to, all)
-		}
+	for i := range b.cuts {
+		b.copies(&two, b.mine(i))
 	}
 	b.table.rounds = []round{one, two}
 	return nil
+}
+
+// mine returns the part of operand i that the round moves, in the result of the first member here.
+func (b *builder) mine(i int) ref {
+	return ref{kind: result, call: b.call[b.members[b.own][0]], buf: i, reg: dense(b.cuts[i].from,
+		b.cuts[i].to-b.cuts[i].from)}
+}
+
+// copies brings a result of the first member here to the others.
+func (b *builder) copies(r *round, from ref) {
+	for _, d := range b.members[b.own][1:] {
+		to := from
+		to.call = b.call[d]
+		r.step(copies, to, from)
+	}
 }
 
 // owned returns the part of operand i that process p folds in a round.

@@ -79,12 +79,6 @@ func (b *builder) chain(chunks [][]cut) {
 	}
 }
 
-// mine returns the part of operand i that the round moves, in the result of the first member here.
-func (b *builder) mine(i int) ref {
-	return ref{kind: result, call: b.call[b.members[b.own][0]], buf: i, reg: dense(b.cuts[i].from,
-		b.cuts[i].to-b.cuts[i].from)}
-}
-
 // pass sends this process's partial result of a chunk to another.
 func (b *builder) pass(r *round, to int) {
 	for i := range b.spec.Operands {
@@ -128,14 +122,5 @@ func (b *builder) takeResult(r *round) {
 			r.step(copies, to, b.come(r, b.own+1, to))
 			b.copies(r, to)
 		}
-	}
-}
-
-// copies brings a result of the first member here to the others.
-func (b *builder) copies(r *round, from ref) {
-	for _, d := range b.members[b.own][1:] {
-		to := from
-		to.call = b.call[d]
-		r.step(copies, to, from)
 	}
 }

@@ -135,11 +135,7 @@ func (b *builder) takeLent(l *layout) {
 			l.step(copies, ref{kind: result, call: first, buf: i, reg: part},
 				b.lent(lentResult, p, b.members[p][0], i, part))
 		}
-		all := b.cuts[i].of(dense(0, b.spec.Results[i].Bytes()))
-		for _, d := range b.members[b.own][1:] {
-			l.step(copies, ref{kind: result, call: b.call[d], buf: i, reg: all},
-				ref{kind: result, call: first, buf: i, reg: all})
-		}
+		b.copies(&l.round, b.mine(i))
 	}
 }
 
@@ -214,8 +210,16 @@ func (m *meeting) borrows() bool {
 	return true
 }
 
-// fails has the meeting end with an error, unless it has one.
-func (m *meeting) fails(err error) { m.failed.CompareAndSwap(nil, err) }
+// runLent runs steps that read what peers lend. It returns a peer that lent not all of it until they had ended, or -1.
+func (m *meeting) runLent(r *round) (unlent int, err error) {
+	if p := m.unlent(); p >= 0 {
+		return p, nil
+	}
+	if err := m.run(r); err != nil {
+		return -1, err
+	}
+	return m.unlent(), nil
+}
 
 // unlent returns a peer whose arrays may be others by now, or that has gone; -1 if there is none.
 func (m *meeting) unlent() int {

@@ -350,15 +350,12 @@ func (m *meeting) work() {
 			m.direct = m.borrows()
 			err = m.failed.Load()
 		}
-		reads := m.direct && len(r.steps) > 0
-		if err == nil && reads {
-			unlent = m.unlent()
-		}
-		if err == nil && unlent < 0 && (!r.where || m.direct) {
+		switch {
+		case err != nil || r.where && !m.direct:
+		case m.direct && len(r.steps) > 0:
+			unlent, err = m.runLent(r)
+		default:
 			err = m.run(r)
-		}
-		if err == nil && reads && unlent < 0 {
-			unlent = m.unlent()
 		}
 	}
 	for i := range m.peers {
@@ -452,8 +449,8 @@ func (f *from) release(board *Board) {
 func (m *meeting) deliver(peer, place int, l letter) {
 	f := &m.peers[peer]
 	if want := m.table.rounds[m.round].gets[peer].bytes; l.size != want {
-		m.failed.CompareAndSwap(nil, status.New(status.Internal, "%s %d: process %d sent %d bytes, %d were expected",
-			m.calls[0].Spec.Op, m.site, m.table.peers[peer], l.size, want))
+		m.fails(status.New(status.Internal, "%s %d: process %d sent %d bytes, %d were expected", m.calls[0].Spec.Op, m.site,
+			m.table.peers[peer], l.size, want))
 	}
 	if l.form != isHere {
 		f.place, f.letter, f.block.Data = place, l, l.data
@@ -469,6 +466,9 @@ func (m *meeting) delivered(inHand int) {
 	m.fetch()
 	m.let(m.failed.Load(), inHand)
 }
+
+// fails has the meeting end with an error, unless it has one.
+func (m *meeting) fails(err error) { m.failed.CompareAndSwap(nil, err) }
 
 // fetch asks the exchange for the blocks that come by it.
 func (m *meeting) fetch() {

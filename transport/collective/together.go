@@ -266,10 +266,6 @@ func (b *builder) takeFolded(l *layout) {
 				l.step(copies, part, at)
 			}
 		}
-		all := b.cuts[i].of(dense(0, b.spec.Results[i].Bytes()))
-		for _, d := range b.members[b.own][1:] {
-			l.step(copies, ref{kind: result, call: b.call[d], buf: i, reg: all},
-				ref{kind: result, call: first, buf: i, reg: all})
-		}
+		b.copies(&l.round, b.mine(i))
 	}
 }
