@@ -157,20 +157,13 @@ func member(s string) error {
 
 // lent returns memory that a member lends its peers. It stays until the process ends.
 func lent(b *Board, in, out int64) (operand, result []byte, err error) {
-	file, err := unix.MemfdCreate("heap", unix.MFD_CLOEXEC)
+	h, err := newHeap(in + out)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := unix.Ftruncate(file, in+out); err != nil {
-		return nil, nil, err
-	}
-	data, err := pages.Map(file, in+out, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, nil, err
-	}
-	_ = pages.Collapse(data)
-	b.Lend(file, data)
-	return data[:in], data[in:], nil
+	_ = pages.Collapse(h.data)
+	b.Lend(int(h.file.Fd()), h.data)
+	return h.data[:in], h.data[in:], nil
 }
 
 // inHugePages returns zeroed memory as that of arrays is on a worker. It stays until the process ends.

@@ -100,11 +100,20 @@ type heap struct {
 	used int64
 }
 
-func newHeap(t testing.TB, size int64) *heap {
-	f := os.NewFile(uintptr(statustest.Value(unix.MemfdCreate("heap", unix.MFD_CLOEXEC)).OK(t)), "heap")
-	statustest.OK(t, f.Truncate(size))
-	data := statustest.Value(pages.Map(int(f.Fd()), size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)).OK(t)
-	return &heap{file: f, data: data}
+func newHeap(size int64) (*heap, error) {
+	file, err := unix.MemfdCreate("heap", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	h := &heap{file: os.NewFile(uintptr(file), "heap")}
+	if err = h.file.Truncate(size); err == nil {
+		h.data, err = pages.Map(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		h.file.Close()
+		return nil, err
+	}
+	return h, nil
 }
 
 // make returns memory for an array; nil if there is no room.
@@ -122,9 +131,7 @@ func (w *world) drawHeaps(t *rapid.T) {
 	w.heaps = map[uint64]*heap{}
 	for i, b := range w.boards {
 		if size := rapid.SampledFrom([]int64{0, 64 << 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20}).Draw(t, "lent"); size > 0 {
-			h := newHeap(w.hub.t, size)
-			w.heaps[w.near[i]] = h
-			b.Lend(int(h.file.Fd()), h.data)
+			w.lendFrom(i, b, size)
 		}
 	}
 }
@@ -149,11 +156,16 @@ func drawWorld(t testing.TB, rt *rapid.T, processes int, direct bool) *world {
 func (w *world) lend() {
 	w.heaps = map[uint64]*heap{}
 	for i, b := range w.boards {
-		h := newHeap(w.hub.t, 4<<20)
-		w.heaps[w.near[i]] = h
-		b.Lend(int(h.file.Fd()), h.data)
+		w.lendFrom(i, b, 4<<20)
 		b.sizes = sizes{block: 64, piece: 64}
 	}
+}
+
+// lendFrom has the i-th member of the board lend memory.
+func (w *world) lendFrom(i int, b *Board, size int64) {
+	h := statustest.Value(newHeap(size)).OK(w.hub.t)
+	w.heaps[w.near[i]] = h
+	b.Lend(int(h.file.Fd()), h.data)
 }
 
 // array returns memory for an array of a process.
