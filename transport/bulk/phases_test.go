@@ -28,7 +28,7 @@ type echo struct {
 	sent uint64 // blocks
 }
 
-// attach has a process, which nobody has dialed yet, reached through a forwarder.
+// attach puts a forwarder in front of a process that nobody has dialed yet.
 func (w *echoes) attach(c *child) *echo {
 	e := &echo{child: c}
 	e.Command, e.Line = c.command, transporttest.Forward(w, strings.TrimPrefix(c.address, "tcp:"))
