@@ -53,6 +53,7 @@ import (
 // Conn is a transport.Conn over a socket.
 type Conn struct {
 	net    net.Conn
+	quiet  *quiet // in the place of net, if that is a unix socket
 	peer   string
 	config Config
 
@@ -107,13 +108,20 @@ func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
 func newConn(socket net.Conn, peer string, config Config, trusted bool, begin []byte) *Conn {
 	c := &Conn{net: socket, peer: peer, config: config.filled(), spoke: begin != nil, ended: make(chan struct{}),
 		gone: make(chan struct{})}
+	raw, shut := rawOf(socket), socket.Close
+	if local, ok := socket.(*net.UnixConn); ok {
+		if q, err := quieted(local); err != nil {
+			c.err = c.lost(err)
+		} else {
+			c.quiet, raw, shut = q, q, q.Close
+		}
+	}
 	c.shut = sync.OnceFunc(func() {
-		socket.Close()
+		_ = shut()
 		close(c.gone)
 		c.reader.release()
 	})
 	c.work.L, c.room.L = &c.mu, &c.mu
-	raw := rawOf(socket)
 	c.reader.init(c, raw, trusted, begin)
 	c.direct.init(raw)
 	now := time.Now()
@@ -144,8 +152,7 @@ func (c *Conn) Post(kind wire.Kind, payload []byte) error {
 
 // PassesFiles reports whether files can be passed.
 func (c *Conn) PassesFiles() bool {
-	_, ok := c.net.(*net.UnixConn)
-	return ok
+	return c.quiet != nil
 }
 
 // PostFile is Post of a message and an open file with it, over a unix socket.
@@ -167,7 +174,7 @@ func (c *Conn) PostFile(kind wire.Kind, payload []byte, file *os.File) error {
 }
 
 // duplicate opens a file once more.
-func duplicate(file *os.File) (fd int, err error) {
+func duplicate(file syscall.Conn) (fd int, err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -286,7 +293,7 @@ func (c *Conn) put(out []byte, files []passed) error {
 			end = files[i].at
 		}
 		for at < end {
-			n, err := c.net.Write(out[at:min(end, at+pieceSize)])
+			n, err := c.some(out[at:min(end, at+pieceSize)])
 			at += n
 			c.wrote.Add(1)
 			if err != nil {
@@ -294,7 +301,7 @@ func (c *Conn) put(out []byte, files []passed) error {
 			}
 		}
 		if i < len(files) {
-			n, _, err := c.net.(*net.UnixConn).WriteMsgUnix(out[at:at+header], syscall.UnixRights(files[i].fd), nil)
+			n, err := c.quiet.send(out[at:at+header], syscall.UnixRights(files[i].fd))
 			at += n
 			if err != nil {
 				return err
@@ -302,6 +309,14 @@ func (c *Conn) put(out []byte, files []passed) error {
 		}
 	}
 	return nil
+}
+
+// some writes some of the bytes.
+func (c *Conn) some(out []byte) (n int, err error) {
+	if c.quiet != nil {
+		return c.quiet.send(out, nil)
+	}
+	return c.net.Write(out)
 }
 
 // Close implements transport.Conn.
@@ -353,7 +368,14 @@ func (c *Conn) Detach(last wire.Kind, payload []byte) (net.Conn, []byte, error) 
 	c.err, c.detached = c.closedHere(), true
 	c.reader.release()
 	c.timer.Stop()
-	return c.net, c.reader.rest(), nil
+	socket := c.net
+	if c.quiet != nil {
+		var err error
+		if socket, err = c.quiet.loud(); err != nil {
+			return nil, nil, c.lost(err)
+		}
+	}
+	return socket, c.reader.rest(), nil
 }
 
 // deaf ends the sending half, because the peer takes nothing any more. It may have
