@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pathways import _backend, _native, _status
@@ -124,7 +125,23 @@ def examine(address: str | None = None) -> Report:
         report.hints.append(
             "a newer XLA for the CPU: pip install --no-deps lammps-jax-pjrt-cpu (docs/guides/plugins.md)"
         )
+    report.hints.extend(_slow_to_wake())
     return report
+
+
+def _slow_to_wake(system: Path = Path("/sys")) -> list[str]:
+    """Returns what makes messages of a cluster slower on this virtual machine, and how to change it."""
+    setting = system / "module/haltpoll/parameters/guest_halt_poll_ns"
+    try:
+        driver = (system / "devices/system/cpu/cpuidle/current_driver").read_text().strip()
+        if (driver, setting.read_text().strip()) != ("haltpoll", "0"):
+            return []
+    except OSError:
+        return []
+    return [
+        "this virtual machine halts its processors as soon as they are idle, so each message of a cluster waits for "
+        f"one to wake up; as root: echo 200000 > {setting} (docs/guides/operating.md, Latency on virtual machines)"
+    ]
 
 
 def _latency(device: Any) -> float:

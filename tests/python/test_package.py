@@ -1,6 +1,7 @@
 """The package by itself: what import, init, shutdown and the command line say, above all when something is wrong."""
 
 import errno
+import io
 import json
 import pickle
 import re
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 import pathways
 import pytest
-from pathways import _graph, _settings
+from pathways import _doctor, _graph, _settings
 
 # Each backend of a script of its own; "bare" has what a person's shell would have.
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
@@ -562,6 +563,22 @@ def test_doctor_says_what_is_wrong(env, said):
 def test_doctor_says_that_something_is_wrong_as_json():
     done = command("doctor", "--json", env={"PATHWAYS_LIBRARY": "/nowhere.so"})
     assert done.returncode == 1 and json.loads(done.stdout)["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("driver", "nanoseconds", "slow"),
+    [("haltpoll", "0", True), ("haltpoll", "200000", False), ("intel_idle", "0", False), (None, None, False)],
+)
+def test_doctor_says_when_a_virtual_machine_halts_its_idle_processors(tmp_path, driver, nanoseconds, slow):
+    setting = tmp_path / "module/haltpoll/parameters/guest_halt_poll_ns"
+    for path, text in ((tmp_path / "devices/system/cpu/cpuidle/current_driver", driver), (setting, nanoseconds)):
+        if text is not None:  # other machines lack the files
+            path.parent.mkdir(parents=True)
+            path.write_text(text + "\n")
+    hints = _doctor._slow_to_wake(tmp_path)
+    assert [f"as root: echo 200000 > {setting} (" in hint for hint in hints] == [True] * slow
+    shown = [hint for hint in pathways.doctor(io.StringIO()).hints if "guest_halt_poll_ns" in hint]
+    assert shown == _doctor._slow_to_wake()  # of this machine
 
 
 def test_the_command_says_how_it_is_used():
