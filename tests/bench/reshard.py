@@ -4,6 +4,8 @@
     python tests/bench/reshard.py --quick           256 MiB, fewer rounds: some one and a half
     python tests/bench/reshard.py --ways shm --sizes 256 --workers 2
 
+`run.py --only reshard` is the same as a part of `make bench`, without these options but for --quick.
+
 The weights lie on the first half of the workers, cut along their rows (fsdp), and go to the second half, cut along
 their columns (tp). They are one array, or thirty. In each round every way of moving them and every reference is taken
 once, so that whatever else the machine does slows all of them alike, in random order, since a rotating one has the same
@@ -15,11 +17,12 @@ median of a row's ratios with the lowest and highest. The references move the sa
   written before.
 
 "cold" is the first call, whose destination has no memory yet. Processor time and page faults are those of all
-processes of the cluster together, the client's too, per byte that moves. It writes out/reshard.json, and prints the
-table of docs/guides/reshard.md at the end.
+processes of the cluster together, the client's too, per byte that moves. It writes out/reshard.json, and the table of
+docs/guides/reshard.md to out/reshard.md, which it prints at the end.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -36,8 +39,15 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
 import sides  # noqa: E402
+from cluster import verdict  # noqa: E402
 from page import table  # noqa: E402
 from processes import COMMAND, Cluster, command, until  # noqa: E402
+
+WORKERS = 8
+WAYS = {"shm": "shared memory", "tcp": "TCP"}
+SIZES, QUICK = (256, 1024), (256,)  # MiB
+ARRAYS = (1, 30)
+TARGETS = {"shm": ("memcpy", 0.7), "tcp": ("stream", 0.9)}  # the part of its speed that is wanted
 
 CLIENT = """
 import json, sys, time
@@ -284,6 +294,8 @@ def row(way, workers, mib, arrays, name, call, rounds):
     out["ns a byte"] = call["processor"] / rounds / size * 1e9
     out["faults a MiB"] = call["faults"] / rounds / mib
     out["cold GB/s"] = size / call["cold"] / 1e9
+    beside, least = TARGETS[way]
+    out["targets"] = [(f"≥ {least} × {beside}", statistics.median(ratios[beside]) >= least)]
 
     def ratio(part):
         return f"{statistics.median(ratios[part]):.2f} ({ratios[part][0]:.2f}–{ratios[part][-1]:.2f})"
@@ -291,10 +303,15 @@ def row(way, workers, mib, arrays, name, call, rounds):
     print(
         f"{way:3} {workers} workers {mib:5} MiB in {arrays:2}, {name:10}: {speeds['seconds']:5.2f} GB/s, of memcpy "
         f"{ratio('memcpy')} [{speeds['memcpy']:.1f}], of a stream {ratio('stream')} [{speeds['stream']:.1f}]; "
-        f"{out['ns a byte']:.2f} ns a byte, {out['faults a MiB']:.1f} faults a MiB; cold {out['cold GB/s']:.2f} GB/s",
+        f"{out['ns a byte']:.2f} ns a byte, {out['faults a MiB']:.1f} faults a MiB; cold {out['cold GB/s']:.2f} GB/s"
+        f"{verdict(out['targets'])}",
         flush=True,
     )
     return out
+
+
+def weights(mib, arrays):
+    return f"{mib:,} MiB in {arrays} array{'s' * (arrays > 1)}"
 
 
 def page(rows):
@@ -307,32 +324,52 @@ def page(rows):
     heads = ["by", "weights", "call", "GB/s", "of memcpy", "of a TCP stream"]
     lines = []
     for row in rows:
-        weights = f"{row['MiB']:,} MiB in {row['arrays']} array{'s' * (row['arrays'] > 1)}"
-        way = {"shm": "shared memory", "tcp": "TCP"}[row["way"]]
         speed = f"{row['GB/s']['seconds']:.2f}"
-        lines.append([way, weights, f"`{row['call']}`", speed, ratio(row, "memcpy"), ratio(row, "stream")])
+        lines.append([WAYS[row["way"]], weights(row["MiB"], row["arrays"]), f"`{row['call']}`", speed])
+        lines[-1] += [ratio(row, "memcpy"), ratio(row, "stream")]
     return table(heads, lines)
 
 
+def run(quick, chosen, had, keep, *, ways=WAYS, sizes=None, arrays=ARRAYS, workers=WORKERS, rounds=None):
+    """Measures and prints the chosen rows that are not among those had before; returns the results.
+
+    keep(results) is called after each pair of rows.
+    """
+    out = {"rows": had.get("rows", [])}
+    done = {(row["way"], row["MiB"], row["arrays"]) for row in out["rows"]}
+    print("resharding")
+    for asked in itertools.product(ways, sizes or (QUICK if quick else SIZES), arrays):
+        way, mib, number = asked
+        if asked in done or not chosen(f"{weights(mib, number)} by {WAYS[way]}, resharding"):
+            continue
+        out["rows"] += measure(way, workers, mib, number, rounds or (5 if quick else 11))
+        keep(out)
+    return out
+
+
+def write(rows, folder):
+    """Writes the table for the page."""
+    rows = sorted(rows, key=lambda row: (row["way"], row["MiB"], row["arrays"]))  # after --resume
+    (folder / "reshard.md").write_text(page(rows) + "\n")
+
+
 def main():
+    def numbers(text):
+        return tuple(map(int, text.split(",")))
+
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--sizes", default="", help="MiB of weights")
-    options.add_argument("--workers", type=int, default=8)
-    options.add_argument("--ways", default="shm,tcp")
-    options.add_argument("--arrays", default="1,30")
-    options.add_argument("--rounds", type=int, default=0)
+    options.add_argument("--sizes", type=numbers, help="MiB of weights")
+    options.add_argument("--workers", type=int, default=WORKERS)
+    options.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
+    options.add_argument("--arrays", type=numbers, default=ARRAYS)
+    options.add_argument("--rounds", type=int)
     options.add_argument("--quick", action="store_true")
-    asked = options.parse_args()
-    sizes = asked.sizes or ("256" if asked.quick else "256,1024")
-    rounds = asked.rounds or (5 if asked.quick else 11)
-    rows = []
-    for way in asked.ways.split(","):
-        for mib in map(int, sizes.split(",")):
-            for arrays in map(int, asked.arrays.split(",")):
-                rows += measure(way, asked.workers, mib, arrays, rounds)
+    asked = vars(options.parse_args())
+    rows = run(asked.pop("quick"), lambda name: True, {}, lambda results: None, **asked)["rows"]
     out = HERE.parents[1] / "out"
     out.mkdir(exist_ok=True)
     (out / "reshard.json").write_text(json.dumps(rows, indent=1))
+    write(rows, out)
     print(page(rows))
 
 

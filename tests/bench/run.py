@@ -1,6 +1,8 @@
 """Measures Open Pathways beside stock JAX, and its clusters beside other systems, in turns.
 
-    python tests/bench/run.py [--quick] [--only embedded|cluster|collectives|training] [--rows tiny,step] [--out out]
+    python tests/bench/run.py [--quick] [--only PART] [--rows tiny,step] [--out out]
+
+PART is embedded, cluster, collectives, training or reshard.
 
 Ratios first; each is taken within a round, and printed as the median over the rounds with the lowest and the highest in
 brackets. Writes bench.json and bench.png. README.md says how to read them.
@@ -19,10 +21,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import cluster  # noqa: E402
 import collectives  # noqa: E402
 import embedded  # noqa: E402
+import reshard  # noqa: E402
 import sides  # noqa: E402
 import training  # noqa: E402
 
-RESUMED = {"collectives": collectives, "training": training}  # tables of rows that take long
+RESUMED = {"collectives": collectives, "training": training, "reshard": reshard}  # tables of rows that take long
 
 
 def plot(drawings, path):
@@ -42,11 +45,11 @@ def plot(drawings, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about two minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: some minutes")
     parser.add_argument("--only", choices=("embedded", "cluster", *RESUMED), help="one of the tables")
     parser.add_argument("--rows", default="", help="only rows whose names hold one of these, by commas")
     parser.add_argument(
-        "--resume", action="store_true", help=f"of {' and '.join(RESUMED)}, only rows that bench.json does not have yet"
+        "--resume", action="store_true", help=f"of {', '.join(RESUMED)}, only rows that bench.json does not have yet"
     )
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder to write to (default out)"
