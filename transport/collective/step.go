@@ -27,7 +27,7 @@ func (m *meeting) run(r *round) error {
 		case copies:
 			m.copy(s)
 		case zeros:
-			clear(m.memory(s.to))
+			clear(m.memory(s.to)[s.to.reg.off:][:s.to.reg.run])
 		case folds, foldsOn:
 			m.fold(s)
 		case ragged:
