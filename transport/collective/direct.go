@@ -18,15 +18,19 @@ import (
 // directRounds is how many there are at most.
 const directRounds = 3
 
-// goesDirectly reports whether all of a group's members read all others' arrays, and are told where these are in one
-// letter.
-func (b *builder) goesDirectly() bool {
-	switch b.spec.Op {
-	case spmd.AllReduce, spmd.AllGather, spmd.AllToAll, spmd.ReduceScatter:
-	default:
-		return false
+// goesDirectly reports whether a group's arrays, of total bytes a rank, are large, and a letter has room to tell where
+// those of a member are.
+func (b *builder) goesDirectly(total int64) bool {
+	large := len(b.table.rounds) > several
+	for _, places := range b.members {
+		if b.whereBytes(places) > mailMax {
+			return false
+		}
+		if b.spec.Op == spmd.RaggedAllToAll { // all of which would be in one round
+			large = large || total*int64(len(places)) > several*b.sizes.block
+		}
 	}
-	return !slices.ContainsFunc(b.members, func(places []int) bool { return b.whereBytes(places) > mailMax })
+	return large
 }
 
 func (b *builder) whereBytes(places []int) int64 {
@@ -211,14 +215,18 @@ func (m *meeting) borrows() bool {
 }
 
 // runLent runs steps that read what peers lend. It returns a peer that lent not all of it until they had ended, or -1.
-func (m *meeting) runLent(r *round) (unlent int, err error) {
+func (m *meeting) runLent(r *round) (unlent int) {
 	if p := m.unlent(); p >= 0 {
-		return p, nil
+		return p
 	}
-	if err := m.run(r); err != nil {
-		return -1, err
+	err := m.run(r)
+	if p := m.unlent(); p >= 0 { // what was wrong, too, may not be what the peer had
+		return p
 	}
-	return m.unlent(), nil
+	if err != nil {
+		m.fails(err) // when the peers have been told that this one is through
+	}
+	return -1
 }
 
 // unlent returns a peer whose arrays may be others by now, or that has gone; -1 if there is none.

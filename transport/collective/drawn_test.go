@@ -68,10 +68,7 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 	case spmd.AllToAll:
 		d.allToAll()
 	case spmd.CollectivePermute:
-		targets := rapid.Permutation(d.order).Draw(t, "targets")
-		for i := range rapid.IntRange(0, ranks).Draw(t, "pairs") {
-			d.Pairs = append(d.Pairs, [2]int{d.order[i], targets[i]})
-		}
+		d.pairs()
 		d.keeps(d.shape(moved))
 	case spmd.CollectiveBroadcast:
 		d.Groups = d.Groups[:rapid.IntRange(0, len(d.Groups)).Draw(t, "groups")]
@@ -141,6 +138,14 @@ func (d *drawing) groups() {
 		for g := range slices.Chunk(d.order, d.n) {
 			d.Groups = append(d.Groups, slices.Clone(g))
 		}
+	}
+}
+
+// pairs draws which ranks a permute brings where.
+func (d *drawing) pairs() {
+	targets := rapid.Permutation(d.order).Draw(d.T, "targets")
+	for i := range rapid.IntRange(0, d.ranks).Draw(d.T, "pairs") {
+		d.Pairs = append(d.Pairs, [2]int{d.order[i], targets[i]})
 	}
 }
 
@@ -291,6 +296,10 @@ func put(s *spmd.Spec, ops [][]byte, operand, i int, v int64) {
 	elements[int32](ops[operand])[i] = int32(v)
 }
 
+// directly are the collectives whose large arrays are read where they lie.
+var directly = []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll, spmd.CollectivePermute,
+	spmd.CollectiveBroadcast, spmd.RaggedAllToAll}
+
 // drawDirect draws a large collective among processes that share a board.
 func drawDirect(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
 	processes = rapid.IntRange(2, 4).Draw(t, "processes of direct")
@@ -305,7 +314,7 @@ func drawDirect(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
 	for r := range ranks {
 		d.Groups[0] = append(d.Groups[0], r)
 	}
-	d.Op = rapid.SampledFrom([]spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll}).Draw(t, "op")
+	d.Op = rapid.SampledFrom(directly).Draw(t, "op")
 	x := shape.Shape{DType: shape.F32, Dims: []int64{rapid.Int64Range(1, 3).Draw(t, "rows"),
 		rapid.Int64Range(200, 900).Draw(t, "columns")}}
 	d.Reduction, d.DType, d.Dim = spmd.Sum, shape.F32, rapid.IntRange(0, 1).Draw(t, "along")
@@ -318,8 +327,16 @@ func drawDirect(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
 		d.takes(x, d.times(x))
 	case spmd.ReduceScatter:
 		d.takes(d.times(x), x)
-	default:
+	case spmd.AllToAll:
 		d.keeps(d.times(x))
+	case spmd.CollectivePermute:
+		d.order, d.Groups = d.Groups[0], nil
+		d.pairs()
+		d.keeps(x)
+	case spmd.CollectiveBroadcast:
+		d.keeps(x)
+	case spmd.RaggedAllToAll:
+		d.raggedAllToAll()
 	}
 	return processes, ranks, d.Spec
 }

@@ -353,7 +353,7 @@ func (m *meeting) work() {
 		switch {
 		case err != nil || r.where && !m.direct:
 		case m.direct && len(r.steps) > 0:
-			unlent, err = m.runLent(r)
+			unlent = m.runLent(r)
 		default:
 			err = m.run(r)
 		}

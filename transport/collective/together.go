@@ -138,7 +138,7 @@ func (b *builder) together(total int64) error {
 	} else if err := b.inChunks(chunks); err != nil {
 		return err
 	}
-	if len(b.table.rounds) > several && b.goesDirectly() {
+	if b.goesDirectly(total) {
 		return b.directly()
 	}
 	return nil
