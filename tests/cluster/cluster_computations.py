@@ -234,6 +234,7 @@ def long():
         "long_sum": twice(lambda v: lax.psum((v, -v[:, : 1 << 20]), "x")[0]),
         "long_scatter": twice(lambda v: lax.psum_scatter(v, "x", scatter_dimension=1, tiled=True)),
         "long_exchange": twice(lambda v: lax.all_to_all(v.reshape(8, -1), "x", 0, 1, tiled=True)),
+        "long_permute": twice(lambda v: lax.ppermute(v, "x", [(i, (i + 4) % 8) for i in range(7)])),
         "long_gather": twice(lambda v: lax.all_gather(v, "x", axis=1, tiled=True)),
     }
 
