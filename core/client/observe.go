@@ -30,9 +30,13 @@ func events(m *wire.Recorded, worker string, numbers map[uint32]int32, ahead int
 		if kind == observe.Call || kind > observe.Collective || uint64(e.Name) >= uint64(len(m.Programs)) || !ok {
 			continue // of a newer worker, or of none that is sound
 		}
+		way := ""
+		if e.Way > 0 && uint64(e.Way) <= uint64(len(m.Programs)) {
+			way = m.Programs[e.Way-1]
+		}
 		at := int64(e.Begin) - ahead
 		all = append(all, observe.Event{Kind: kind, Name: m.Programs[e.Name], Op: e.Op, Gang: e.Gang, Worker: worker,
-			Device: device, Bytes: int64(e.Bytes), Waited: int64(e.Waited), Begin: at, End: at + int64(e.End)})
+			Device: device, Bytes: int64(e.Bytes), Way: way, Waited: int64(e.Waited), Begin: at, End: at + int64(e.End)})
 	}
 	return all
 }

@@ -10,6 +10,7 @@ type Event struct {
 	Device int32  // of collectives
 	Thread int32  // of calls: the number that the system has for it
 	Bytes  int64  // on this worker, of moves and collectives; 0 if not known
+	Way    string // of collectives: how the bytes went, see docs/collectives; "" if it is not known
 	Waited int64  // in nanoseconds: of arrivals, in the controller; of moves, on the worker, for earlier work
 	Begin  int64
 	End    int64

@@ -17,6 +17,7 @@ type keptEvent struct {
 	name                       uint32
 	device, thread             int32
 	kind                       Kind
+	way                        uint8
 }
 
 // keep keeps a span. Called with mu.
@@ -28,7 +29,8 @@ func (rec *Recording) keep(s *Span) *keptSpan {
 // keepEvent keeps an event. Called with mu.
 func (rec *Recording) keepEvent(e *Event) {
 	rec.events.append(keptEvent{op: e.Op, gang: e.Gang, bytes: e.Bytes, waited: e.Waited, begins: e.Begin, end: e.End,
-		name: rec.names.events.Of(e.Name), device: e.Device, thread: e.Thread, kind: e.Kind})
+		name: rec.names.events.Of(e.Name), device: e.Device, thread: e.Thread, kind: e.Kind,
+		way: uint8(rec.names.ways.Of(e.Way))})
 }
 
 // take returns what was kept, but for spans that have not ended, and leaves nothing. Called with mu.
@@ -42,9 +44,10 @@ func (rec *Recording) take() (spans []Span, events []Event) {
 		}
 	})
 	texts = rec.names.events.Texts
+	ways := rec.names.ways.Texts
 	rec.events.take(func(e *keptEvent) {
 		events = append(events, Event{Kind: e.kind, Name: texts[e.name], Op: e.op, Gang: e.gang,
-			Device: e.device, Thread: e.thread, Bytes: e.bytes, Waited: e.waited, Begin: e.begins, End: e.end})
+			Device: e.device, Thread: e.thread, Bytes: e.bytes, Way: ways[e.way], Waited: e.waited, Begin: e.begins, End: e.end})
 	})
 	return spans, events
 }

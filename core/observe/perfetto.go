@@ -169,7 +169,11 @@ func (p *perfetto) events(r *Recorded) map[uint64][]origin {
 		p.lanes(process, by[lane{Collective, worker}],
 			func(d int32) string { return fmt.Sprintf("collectives of device %d", d) },
 			func(e *Event) {
-				p.slice(e.Name, "collective", e.Begin, e.End, fmt.Sprintf(`"gang":%d,"bytes":%d`, e.Gang, e.Bytes))
+				args := fmt.Sprintf(`"gang":%d,"bytes":%d`, e.Gang, e.Bytes)
+				if e.Way != "" {
+					args += fmt.Sprintf(`,"way":%s`, p.text(e.Way))
+				}
+				p.slice(e.Name, "collective", e.Begin, e.End, args)
 			})
 	}
 	return flows

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/observe"
@@ -29,7 +30,7 @@ func draw(t *testing.T, r observe.Recorded) (d drawn) {
 			Ph, Name     string
 			Pid, Tid, Id int
 			Ts, Dur      float64
-			Args         struct{ Name string }
+			Args         struct{ Name, Way string }
 		}
 	}
 	statustest.OK(t, json.Unmarshal(b.Bytes(), &trace))
@@ -46,7 +47,7 @@ func draw(t *testing.T, r observe.Recorded) (d drawn) {
 			}
 			tracks[[2]int{e.Pid, e.Tid}] = fmt.Sprintf("%s: %s", processes[e.Pid], e.Args.Name)
 		case e.Ph == "X":
-			d.bars[at] = append(d.bars[at], fmt.Sprintf("%s %.3f+%.3f", e.Name, e.Ts, e.Dur))
+			d.bars[at] = append(d.bars[at], fmt.Sprintf("%s %.3f+%.3f", strings.TrimSpace(e.Name+" "+e.Args.Way), e.Ts, e.Dur))
 			d.times[e.Tid] = append(d.times[e.Tid], [2]float64{e.Ts, e.Ts + e.Dur})
 		case e.Ph == "s":
 			from[e.Id] = at
@@ -70,7 +71,8 @@ func TestPerfettoShowsTheWayOfAnOperation(t *testing.T) {
 			{Kind: observe.Arrival, Op: 2, Gang: 5, Worker: "b", Waited: 2000, Begin: 4500, End: 4500},
 			{Kind: observe.Arrival, Op: 2, Gang: 5, Worker: "a", Waited: 2000, Begin: 4000, End: 4000},
 			{Kind: observe.Arrival, Op: 3, Gang: 6, Worker: "a", Waited: 3000, Begin: 4600, End: 4600},
-			{Kind: observe.Collective, Name: "all-reduce", Op: 2, Gang: 5, Worker: "b", Device: 1, Begin: 5600, End: 6900},
+			{Kind: observe.Collective, Name: "all-reduce", Op: 2, Gang: 5, Worker: "b", Device: 1, Way: "direct",
+				Begin: 5600, End: 6900},
 			{Kind: observe.Move, Name: "put", Op: 3, Gang: 6, Worker: "a", Begin: 4700, End: 4900},
 		}})
 	bars := map[string][]string{
@@ -79,7 +81,7 @@ func TestPerfettoShowsTheWayOfAnOperation(t *testing.T) {
 		// The run waited for 2 µs, and the put for 3, of which the run was before it for one.
 		"controller: operations":     {"jit_f 2.000+2.000", "put 4.000+0.600"},
 		"a: bytes":                   {"put 4.700+0.200"},
-		"b: collectives of device 1": {"all-reduce 5.600+1.300"},
+		"b: collectives of device 1": {"all-reduce direct 5.600+1.300"},
 		"a: device 0 on a":           {"jit_f 5.000+1.000"},
 		"b: device 1 on b":           {"jit_f 5.500+1.500"},
 	}

@@ -82,7 +82,7 @@ type Recording struct {
 
 	mu      sync.Mutex // guards the rest
 	settled sync.Cond  // signaled when running becomes 0 or Stop's patience ends
-	names   struct{ spans, events Names }
+	names   struct{ spans, events, ways Names }
 	spans   chunks[keptSpan]
 	events  chunks[keptEvent]
 	running int // spans that have not ended

@@ -31,6 +31,7 @@ var (
 	ofSession = []string{"client", "host", "session", "user"}
 	ofTenant  = []string{"tenant"}
 	ofKind    = []string{"island", "kind", "worker"}
+	ofWay     = []string{"island", "op", "way", "worker"}
 )
 
 // perWorker tells one number of each worker.
@@ -38,6 +39,17 @@ func perWorker(number func(*wire.Report_Worker) float64) func(*wire.Report, *lin
 	return func(r *wire.Report, to *lines) {
 		for is, w := range r.EachWorker() {
 			to.tell(number(w), is.Name, w.Process.GetName())
+		}
+	}
+}
+
+// perWay tells one number of each worker's collectives of an op that went the same way.
+func perWay(number func(*wire.CollectiveCount) uint64) func(*wire.Report, *lines) {
+	return func(r *wire.Report, to *lines) {
+		for is, w := range r.EachWorker() {
+			for _, c := range w.Last.GetCollectives() {
+				to.tell(float64(number(c)), is.Name, c.Op, c.Way, w.Process.GetName())
+			}
 		}
 	}
 }
@@ -131,6 +143,10 @@ var all = []metric{
 			}
 			return sum
 		})),
+	counter("worker_collectives_total", "Calls of collectives by a worker's devices that succeeded, by the way of their "+
+		"bytes.", ofWay, perWay((*wire.CollectiveCount).GetCalls)),
+	counter("worker_collective_bytes_total", "Bytes that a worker's devices brought to collectives, by their way.",
+		ofWay, perWay((*wire.CollectiveCount).GetBytes)),
 	gauge("worker_counted_memory_bytes", "Device memory that the controller counts on all devices of a worker, by kind.",
 		ofKind, countedMemory),
 	gauge("worker_host_memory_bytes", "Bytes of its machine's memory that a worker has for arrays and programs on their "+

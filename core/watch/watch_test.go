@@ -35,7 +35,8 @@ type fixed struct{ devices int }
 func (f fixed) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	w := &wire.Report_Worker{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{
 		MemoryInUse: []int64{5}, DeviceNs: []int64{1e9, 2e9},
-		Host: &wire.HostMemory{Blocks: 7}, Running: []*wire.Running{{Program: "jit_f"}}}}
+		Collectives: []*wire.CollectiveCount{{Op: "all-reduce", Way: "direct", Calls: 4, Bytes: 4096}},
+		Host:        &wire.HostMemory{Blocks: 7}, Running: []*wire.Running{{Program: "jit_f"}}}}
 	w.ArrayBytes, w.ProgramBytes, w.TempBytes = []int64{3, 4}, []int64{1, 0}, []int64{0, 0}
 	for range f.devices {
 		w.Devices = append(w.Devices, &wire.LocalDevice{Kind: "cpu", MemoryLimit: 100})
@@ -261,12 +262,19 @@ pathways_worker_memory_limit_bytes{island="default",worker="w0"} 200
 pathways_worker_counted_memory_bytes{island="default",kind="arrays",worker="w0"} 7
 pathways_worker_counted_memory_bytes{island="default",kind="programs",worker="w0"} 1
 pathways_worker_counted_memory_bytes{island="default",kind="temporary",worker="w0"} 0
+# HELP pathways_worker_collective_bytes_total Bytes that a worker's devices brought to collectives, by their way.
+# TYPE pathways_worker_collective_bytes_total counter
+pathways_worker_collective_bytes_total{island="default",op="all-reduce",way="direct",worker="w0"} 4096
+# HELP pathways_worker_collectives_total Calls of collectives by a worker's devices that succeeded, by the way of their bytes.
+# TYPE pathways_worker_collectives_total counter
+pathways_worker_collectives_total{island="default",op="all-reduce",way="direct",worker="w0"} 4
 # HELP pathways_worker_device_seconds_total Device time that computations have taken of a worker's devices.
 # TYPE pathways_worker_device_seconds_total counter
 pathways_worker_device_seconds_total{island="default",worker="w0"} 3
 `
 	statustest.Check(t, testutil.GatherAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
-		"pathways_worker_counted_memory_bytes", "pathways_worker_device_seconds_total",
+		"pathways_worker_counted_memory_bytes", "pathways_worker_collectives_total",
+		"pathways_worker_collective_bytes_total", "pathways_worker_device_seconds_total",
 		"pathways_worker_memory_limit_bytes", "pathways_num_users_waiting", "pathways_capacity_in_use",
 		"pathways_requested_capacity"))
 }

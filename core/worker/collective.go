@@ -16,8 +16,10 @@ func (w *Worker) collective(c *device.CollectiveCall) {
 		c.Done(err)
 		return
 	}
-	w.config.Engine.Enter(collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands,
-		Results: c.Results, Done: w.observed(c, spec)})
+	call := collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands, Results: c.Results,
+		Done: c.Done}
+	w.observe(&call)
+	w.config.Engine.Enter(call)
 }
 
 // specs are the collectives that programs call, each read once.

@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/observe"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/core/xla/spmd"
-	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport/collective"
 )
 
 // This file records for the profiles of a session what becomes of its operations beside computations: when they come,
@@ -97,23 +98,36 @@ func (l *leg) bytes() (n int64) {
 	return n
 }
 
-// observed returns done of a device's call of a collective, which records it while a profile or trace is taken.
-func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(error)) {
-	if !w.recorder.On() || spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID {
-		return c.Done
+// observe has a device's call of a collective recorded while a profile or trace is taken.
+func (w *Worker) observe(c *collective.Call) {
+	op := c.Spec.Op
+	if !w.recorder.On() || op == spmd.PartitionID || op == spmd.ReplicaID {
+		return
 	}
 	g := w.queues[c.Local].flights.find(c.Launch)
 	if g == nil || g.seen == nil {
-		return c.Done
+		return
 	}
 	bytes := int64(0)
 	for _, operand := range c.Operands {
 		bytes += int64(len(operand))
 	}
-	begun := w.unix(w.elapsed())
-	return func(err error) {
-		w.recorder.Note(g.Session, &observe.Event{Kind: observe.Collective, Name: spec.Op.String(), Op: g.op, Gang: g.ID,
-			Device: int32(c.Local), Bytes: bytes, Begin: begun, End: max(begun, w.unix(w.elapsed()))})
-		c.Done(err)
+	local, done, way, begun := c.Local, c.Done, new(collective.Way), w.unix(w.elapsed())
+	c.Way = way
+	c.Done = func(err error) {
+		w.recorder.Note(g.Session, &observe.Event{Kind: observe.Collective, Name: op.String(), Op: g.op, Gang: g.ID,
+			Device: int32(local), Bytes: bytes, Way: way.String(), Begin: begun, End: max(begun, w.unix(w.elapsed()))})
+		done(err)
 	}
+}
+
+// countsCollectives returns how many collectives the devices have called.
+func (w *Worker) countsCollectives() (all []*wire.CollectiveCount) {
+	if w.config.Engine == nil {
+		return nil
+	}
+	for _, c := range w.config.Engine.Counts() {
+		all = append(all, &wire.CollectiveCount{Op: c.Op.String(), Way: c.Way.String(), Calls: c.Calls, Bytes: c.Bytes})
+	}
+	return all
 }

@@ -100,8 +100,12 @@ func pack(r observe.Recorded) *wire.Recorded {
 		m.Spans[i] = e
 	}
 	for _, e := range r.Events {
+		way := uint32(0)
+		if e.Way != "" {
+			way = 1 + names.Of(e.Way)
+		}
 		m.Events = append(m.Events, &wire.Happened{Kind: uint32(e.Kind), Name: names.Of(e.Name), Op: e.Op, Gang: e.Gang,
-			Local: uint32(e.Device), Bytes: uint64(e.Bytes), Waited: uint64(e.Waited), Begin: uint64(e.Begin),
+			Local: uint32(e.Device), Bytes: uint64(e.Bytes), Way: way, Waited: uint64(e.Waited), Begin: uint64(e.Begin),
 			End: uint64(e.End - e.Begin)})
 	}
 	m.Programs = names.Texts

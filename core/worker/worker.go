@@ -73,6 +73,8 @@ type Engine interface {
 	Lost(process uint64, why error)
 	// Waits lists the collectives that devices are in.
 	Waits() []collective.Wait
+	// Counts returns how many collectives devices have called.
+	Counts() []collective.Count
 }
 
 // Config configures a worker.
@@ -555,6 +557,7 @@ func (w *Worker) heartbeats() {
 		if w.config.Connected != nil {
 			m.Connected = uint32(w.config.Connected())
 		}
+		m.Collectives = w.countsCollectives()
 		running := w.running(seen, time.Now())
 		m.Running, m.MoreRunning = tell(running)
 		if w.conn.Send(wire.KindHeartbeat, wire.Encode(nil, m)) != nil {

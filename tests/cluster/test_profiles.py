@@ -9,7 +9,7 @@ import urllib.request
 from collections import Counter
 
 import fresh
-from processes import Cluster, command
+from processes import Cluster, command, until
 
 SCRIPT = """
 from pathlib import Path
@@ -66,6 +66,16 @@ def test_arrows_of_a_trace_lead_from_calls_to_the_controller_and_to_workers(tmp_
             )
             return json.load(urllib.request.urlopen(asked))
 
+        def counted() -> list[str]:
+            with urllib.request.urlopen(f"http://{page}/metrics") as said:
+                lines = said.read().decode().splitlines()
+            return [line for line in lines if line.startswith("pathways_worker_collective")]
+
+        of = '{{island="default",op="all-reduce",way="letters",worker="worker-{}"}}'.format
+        calls, bytes_ = "pathways_worker_collectives_total", "pathways_worker_collective_bytes_total"
+        # The two devices of each worker brought four bytes twice; it is told with the next heartbeat.
+        told = [f"{calls}{of(i)} 4" for i in (0, 1)] + [f"{bytes_}{of(i)} 16" for i in (0, 1)]
+        until("collectives in the metrics", lambda: counted() == told)
         assert get("api/traces", "") == []
         (kept,) = get("api/traces", operator)
         copy = get(f"api/trace?number={kept['number']}", operator)
@@ -95,6 +105,7 @@ def test_arrows_of_a_trace_lead_from_calls_to_the_controller_and_to_workers(tmp_
     assert moved == {(name, worker): 512 for name in ("put", "fetch") for worker in ("worker-0", "worker-1")}
     sums = [e for e in bars.values() if e["cat"] == "collective"]
     assert [e["name"] for e in sums] == ["all-reduce"] * 4 and all(e["args"]["bytes"] == 4 for e in sums)
+    assert {e["args"]["way"] for e in sums} == {"letters"}
 
 
 def test_planes_of_workers_and_what_is_said_of_one_that_is_lost(tmp_path, monkeypatch):

@@ -160,17 +160,19 @@ func (b *builder) choose(total int64) error {
 	case len(b.members) == 1:
 		return b.oneRound()
 	case b.isGathered(total):
+		b.table.way = Doubling
 		return b.gather()
-	case b.spec.Op != spmd.AllReduce:
-		return b.inLanes(b.oneRound)
 	}
 	if chunks := b.chained(total); chunks != nil {
+		b.table.way = Chain
 		b.chain(chunks)
 		return nil
 	}
-	if total > smallBytes {
+	if b.spec.Op == spmd.AllReduce && total > smallBytes {
+		b.table.way = TwoExchanges
 		return b.inLanes(b.owners)
 	}
+	b.table.way = OneExchange
 	return b.inLanes(b.oneRound)
 }
 

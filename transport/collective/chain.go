@@ -1,5 +1,7 @@
 package collective
 
+import "github.com/openpathways/pathways/core/xla/spmd"
+
 // This file plans large all-reduces in which a running value passes from process to process.
 //
 // A fold is over ranks in their order. So where each process has ranks that follow each other, the first can fold its
@@ -22,7 +24,7 @@ const chunksMost = 16
 
 // chained returns the chunks of the chain of an all-reduce; nil if there is none, or if it takes longer than owners.
 func (b *builder) chained(total int64) [][]cut {
-	if total < b.ways.chainLeast {
+	if b.spec.Op != spmd.AllReduce || total < b.ways.chainLeast {
 		return nil
 	}
 	next, most := 0, 0

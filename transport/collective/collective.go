@@ -57,5 +57,6 @@ type Call struct {
 	Spec     *spmd.Spec // the same for all calls of a site; never changed
 	Operands [][]byte
 	Results  [][]byte
+	Way      *Way        // unless nil, set before Done is called without an error, if the rank meets others
 	Done     func(error) // once, from any goroutine; runs the rest of the device's program, so it may take long
 }

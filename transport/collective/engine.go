@@ -29,6 +29,8 @@ type Engine struct {
 
 	plansMu sync.RWMutex // taken after a gang's
 	plans   map[planKey]*plan
+
+	counts counts
 }
 
 // planKey finds a plan. It holds on to what it points at, so an address is never

@@ -49,7 +49,7 @@ func (b *builder) inLanes(plan func() error) error {
 	defer func() { b.table = whole }()
 	for _, c := range cuts {
 		b.cuts = c
-		b.table = &table{index: whole.index, calls: whole.calls, kernels: whole.kernels}
+		b.table = &table{index: whole.index, calls: whole.calls, kernels: whole.kernels, way: Lanes}
 		if err := plan(); err != nil {
 			return err
 		}

@@ -393,6 +393,9 @@ func (m *meeting) end(err error) {
 			return
 		}
 	}
+	if err == nil {
+		m.count()
+	}
 	for i, c := range m.calls {
 		if c.Done != nil && i != m.inline-1 {
 			go c.Done(err)

@@ -66,6 +66,8 @@ type table struct {
 	rounds  []round
 	kernels []kernel // of reductions: by operand
 	kept    int64    // bytes that rounds keep for those after them
+	bytes   int64    // of all operands here
+	way     Way      // if it does not go directly, see below
 	// direct is the second of the rounds in which members read what others lend, all but the first of which are the last
 	// ones; 0 if there are none. If they do not lend all of it, the rounds between the first and these follow.
 	direct int
@@ -178,9 +180,9 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board, ways ways) *
 	return p
 }
 
-// address finds the readers of a table whose processes share a board.
+// address finds the readers of a table whose processes share a board, and whether all blocks are letters.
 func (t *table) address(b *Board) {
-	t.near = make([]bool, len(t.peers))
+	t.near, t.way = make([]bool, len(t.peers)), Letters
 	for i := range t.near {
 		t.near[i] = true
 	}
@@ -191,10 +193,15 @@ func (t *table) address(b *Board) {
 			readers[i] = t.peers[to]
 		}
 		r.readers = b.readers(readers)
+		longest := r.out.bytes
 		for i := range r.gets {
 			if r.gets[i].bytes > 0 {
 				r.mail = append(r.mail, i)
 			}
+			longest = max(longest, r.gets[i].bytes)
+		}
+		if longest > mailMax {
+			t.way = Areas
 		}
 	}
 }
@@ -418,10 +425,16 @@ func (p *plan) seat(index int, group []int, self uint64, board *Board, ways ways
 		t.prune(processes)
 		if t.together {
 			t.address(board)
-			continue
+		} else {
+			t.meet(board)
+			t.land()
 		}
-		t.meet(board)
-		t.land()
+		if len(t.peers) == 0 {
+			t.way = OneWorker
+		}
+		for _, x := range p.spec.Operands {
+			t.bytes += x.Bytes() * int64(t.calls)
+		}
 	}
 	for i, place := range b.members[b.own] {
 		s := &p.seats[p.ranks[group[place]].Local]
