@@ -87,9 +87,9 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 			dir := shortDir(t)
 			controller := command(t, dir, "controller")
 			worker := command(t, dir, "worker", "--name", "w")
-			waitFor(t, "the worker", func() bool {
+			waitFor(t, "the worker's first heartbeat", func() bool { // it is listed before it has its welcome
 				r, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, nil)
-				return err == nil && len(r.Islands) == 1
+				return err == nil && len(r.Islands) == 1 && r.Islands[0].Workers[0].Last != nil
 			})
 			_ = controller.Process.Signal(c.signal)
 			controller.wait(t)
