@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pathways  # noqa: F401
 import pytest
-from jax.sharding import Mesh
+from jax import export
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 pytestmark = [pytest.mark.sizes, pytest.mark.versions]
@@ -66,6 +67,25 @@ def test_rows_go_where_their_senders_say(mesh, dtype, groups, largest):
     f = jax.jit(jax.shard_map(exchange, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
     got = np.asarray(f(operand, output, first, size, to, received))
     np.testing.assert_array_equal(got, twin(groups, operand, output, first, size, to))
+
+
+def test_an_exported_program_has_the_instruction_itself_and_runs(mesh):
+    """As any program that was not lowered here: what stock JAX exports is the same."""
+    operand = np.arange(N * N, dtype=np.float32).reshape(N, N)
+    first = np.repeat(np.arange(N, dtype=np.int32)[None], N, 0)
+    size = np.ones((N, N), np.int32)
+    arrays = operand, np.zeros((N, N), np.float32), first, size, first.T
+
+    def exchange(operand, output, first, size, to):
+        return jax.lax.ragged_all_to_all(operand[0], output[0], first[0], size[0], to[0], size[0], axis_name="d")[None]
+
+    f = jax.jit(jax.shard_map(exchange, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+    unchecked = [export.DisabledSafetyCheck.custom_call("ragged_all_to_all")]
+    exported = export.export(f, platforms=["cpu"], disabled_checks=unchecked)(*arrays)
+    assert "custom_call @ragged_all_to_all" in exported.mlir_module()
+    placed = [jax.device_put(array, NamedSharding(mesh, P("d"))) for array in arrays]
+    got = export.deserialize(exported.serialize()).call(*placed)
+    np.testing.assert_array_equal(got, operand.T)
 
 
 def test_gradients_go_back_the_way_the_rows_came(mesh):

@@ -344,18 +344,22 @@ static PJRT_Error* explained(PJRT_Error* err) {
   return with;
 }
 
-// partitioned_here reports whether this library has a client's programs partitioned. It does not if the plugin has the
-// extension itself, which JAX then uses; nor for platforms other than the CPU, since jaxlib's CPU client would drop
-// what a program for another platform says about its memories.
-static bool partitioned_here(PJRT_Client* client) {
+// prepared_here reports whether this library has a client's programs prepared by Python. It does not for platforms
+// other than the CPU: they have the operations, and jaxlib's CPU client would drop what a program for another platform
+// says about its memories.
+static bool prepared_here(PJRT_Client* client) {
   PW_ARGS(PJRT_Client_PlatformName_Args, platform);
   platform.client = client->under;
   PJRT_Error* err = pw_under->PJRT_Client_PlatformName(&platform);
   if (err) pw_error_free(err);
-  if (err || platform.platform_name_size != 3 || memcmp(platform.platform_name, "cpu", 3) != 0) return false;
+  return !err && platform.platform_name_size == 3 && memcmp(platform.platform_name, "cpu", 3) == 0;
+}
+
+// plugin_asks reports whether the plugin's partitioner asks Python, by an extension that JAX then uses.
+static bool plugin_asks(void) {
   for (const PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next)
-    if (x->type == PJRT_Extension_Type_Custom_Partitioner) return false;
-  return true;
+    if (x->type == PJRT_Extension_Type_Custom_Partitioner) return true;
+  return false;
 }
 
 static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program, const char* options,
@@ -375,12 +379,12 @@ static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program
 PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   if (pw_forked) return pw_forked_error();
   PJRT_Program program = *args->program;
-  if (pw_partition_asks(program.code, program.code_size) && partitioned_here(args->client)) {
+  if (pw_partition_asks(program.code, program.code_size) && prepared_here(args->client)) {
     pw_partitioned p = {0};
     char* message = NULL;
     PW_COUNT(go_entries, 1);
     int code = pwGoPartition((char*)program.format, program.format_size, program.code, program.code_size,
-                             (char*)args->compile_options, args->compile_options_size, &p, &message);
+                             (char*)args->compile_options, args->compile_options_size, plugin_asks(), &p, &message);
     if (code) return pw_error_take((PJRT_Error_Code)code, message);
     if (p.code) {
       program.format = p.format;

@@ -33,7 +33,10 @@ static const char* const optional[] = {
     "num_batch_dims",
 };
 
+// Operations that Python replaces.
 static const char placement[] = "annotate_device_placement";
+static const char* const replaced[] = {placement, "ragged_all_to_all", "collective_broadcast"};
+enum { kReplaced = sizeof replaced / sizeof *replaced };
 
 // The end of the bytecode, with its last byte, by which a mesh says that its devices are in another order than the
 // program's. jaxlib 0.12 leaves such meshes to the plugin. If two meshes of a program differ in their order alone, the
@@ -50,10 +53,14 @@ bool pw_partition_optional(const char* code, size_t size) {
   return memmem(code, size, another_order, sizeof another_order) == NULL;
 }
 
-bool pw_partition_places(const char* code, size_t size) { return has(code, size, placement); }
+bool pw_partition_replaces(const char* code, size_t size) {
+  for (size_t i = 0; i < kReplaced; i++)
+    if (has(code, size, replaced[i])) return true;
+  return false;
+}
 
 bool pw_partition_asks(const char* code, size_t size) {
-  return pw_partition_places(code, size) || pw_partition_partitions(code, size);
+  return pw_partition_replaces(code, size) || pw_partition_partitions(code, size);
 }
 
 bool pw_partition_partitions(const char* code, size_t size) {
@@ -69,6 +76,10 @@ bool pw_partition_refused(const char* text, size_t size, char** said) {
         "a program that places arrays by a memory kind (out_shardings, jax.device_put inside of jax.jit, compute_on)";
     why = " needs, with this plugin, a Python process, which removes the kinds that mean nothing on a CPU. ";
     instead = "Leave them out, or take a newer plugin: pip install --no-deps lammps-jax-pjrt-cpu";
+  } else if (has(text, size, "opcode `ragged-all-to-all`") || has(text, size, "opcode `collective-broadcast`")) {
+    what = "a program with ragged_all_to_all or collective_broadcast";
+    why = " needs, on CPU devices, a Python process, which replaces them in programs that are StableHLO. ";
+    instead = "Compile it there, or use all_gather and all_to_all, or collective_permute";
   }
   for (size_t i = 0; what == NULL && i < kRequired; i++) {
     if (!has(text, size, required[i].target)) continue;
@@ -86,12 +97,12 @@ bool pw_partition_refused(const char* text, size_t size, char** said) {
 // ---- the function that partitions ----
 
 static _Atomic(pw_partitioner) partitioner;
-static _Atomic(pw_unplacer) unplacer;
+static _Atomic(pw_replacer) replacer;
 static pthread_rwlock_t calling = PTHREAD_RWLOCK_INITIALIZER;  // read-locked while one of them is called
 
-void pathways_set_partitioner(pw_partitioner partitions, pw_unplacer unplaces) {
+void pathways_set_partitioner(pw_partitioner partitions, pw_replacer replaces) {
   atomic_store(&partitioner, partitions);
-  atomic_store(&unplacer, unplaces);
+  atomic_store(&replacer, replaces);
   pthread_rwlock_wrlock(&calling);
   pthread_rwlock_unlock(&calling);
 }
@@ -112,10 +123,10 @@ int pw_partition_call_python(const char* code, size_t code_size, const char* opt
   int how = PW_PARTITION_NO_PARTITIONER;
   pthread_rwlock_rdlock(&calling);
   pw_partitioner partition = directory ? atomic_load(&partitioner) : NULL;
-  pw_unplacer unplace = directory ? NULL : atomic_load(&unplacer);
-  if (partition || unplace) {
+  pw_replacer replace = directory ? NULL : atomic_load(&replacer);
+  if (partition || replace) {
     int done = partition ? partition(call, code, code_size, options, options_size, directory)
-                         : unplace(call, code, code_size);
+                         : replace(call, code, code_size);
     how = done == 1 ? PW_PARTITION_DONE : done == 0 ? PW_PARTITION_FAILED : PW_PARTITION_INTERRUPTED;
   }
   void* exception = how == PW_PARTITION_INTERRUPTED ? pw_python_keyboard_interrupt() : NULL;

@@ -3,10 +3,11 @@
 // with, how calls of a debug callback with partitioned=True and of batch-partitionable FFI targets are split. It also
 // has jaxlib split what older partitioners get wrong: meshes in several orders.
 //
-// And it has Python's MLIR remove the calls by which a program places arrays in memories (annotate_device_placement, of
-// out_shardings with a memory kind, jax.device_put inside of jax.jit, and compute_on). Older compilers for CPUs refuse
-// them. On a CPU they mean nothing but for the results, whose types say the same: the compiled program keeps it in its
-// layouts, where the frontends and drivers read it (hlo.Signature).
+// And it has Python's MLIR replace operations that compilers for CPUs refuse. Two are collectives, made of others
+// (ragged_all_to_all and collective_broadcast). The calls by which a program places arrays in memories are removed
+// (annotate_device_placement, of out_shardings with a memory kind, jax.device_put inside of jax.jit, and compute_on):
+// older compilers do not know them. On a CPU they mean nothing but for the results, whose types say the same: the
+// compiled program keeps it in its layouts, where the frontends and drivers read it (hlo.Signature).
 //
 // JAX gives such answers to its own CPU client, which is in the same process. So a program that asks is first compiled
 // there, for as many devices, and XLA is made to dump it before and after the pass that partitions. The dump after that
@@ -53,25 +54,28 @@ import (
 type Program struct {
 	Format        string
 	Code, Options []byte
+	Asks          bool // the plugin's partitioner asks Python itself
 	Manual        bool // made by Apply: its options are those of compileoptions.Manual
 }
 
-// Apply partitions a program that asks Python, and removes what places arrays in memories; it returns any other
+// Apply replaces operations that Python replaces, and partitions a program that asks Python; it returns any other
 // unchanged.
 func Apply(p Program) (Program, error) {
 	if p.Format != "mlir" {
 		return p, nil
 	}
 	code, size := text(p.Code)
-	if C.pw_partition_places(code, size) {
-		without, err := unplaced(p)
+	if C.pw_partition_replaces(code, size) {
+		replaced, _, err := call(p, nil)
 		if err != nil {
 			return p, err
 		}
-		p = without
-		code, size = text(p.Code)
+		if len(replaced) > 0 {
+			p.Code = replaced
+			code, size = text(p.Code)
+		}
 	}
-	if !C.pw_partition_partitions(code, size) {
+	if p.Asks || !bool(C.pw_partition_partitions(code, size)) {
 		return p, nil
 	}
 	o, err := compileoptions.Parse(p.Options)
@@ -87,19 +91,6 @@ func Apply(p Program) (Program, error) {
 
 func text(b []byte) (*C.char, C.size_t) {
 	return (*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b))
-}
-
-// unplaced has Python remove the calls that place arrays. If it cannot, the program stays: a newer plugin takes it, and
-// another one says that it does not.
-func unplaced(p Program) (Program, error) {
-	code, _, err := call(p, nil)
-	if status.CodeOf(err) == status.Cancelled {
-		return p, err
-	}
-	if len(code) > 0 {
-		p.Code = code
-	}
-	return p, nil
 }
 
 func apply(p Program) (Program, error) {
@@ -132,8 +123,8 @@ func apply(p Program) (Program, error) {
 	return Program{Format: "hlo", Code: whole.Module, Options: options, Manual: true}, nil
 }
 
-// call has Python partition the program or, without a directory, remove what places arrays; code is then the program
-// without. done is false if there is no Python.
+// call has Python partition the program or, without a directory, replace operations; code is then the new program, or
+// empty if it stays. done is false if there is no Python.
 func call(p Program, directory *C.char) (code []byte, done bool, err error) {
 	var c C.pw_partition_call
 	given, size := text(p.Code)
@@ -184,8 +175,7 @@ func noRoom(err error) error {
 
 //export pwGoPartition
 func pwGoPartition(format *C.char, formatSize C.size_t, code *C.char, codeSize C.size_t, options *C.char,
-	optionsSize C.size_t,
-	out *C.pw_partitioned, message **C.char) (failed C.int) {
+	optionsSize C.size_t, asks C.bool, out *C.pw_partitioned, message **C.char) (failed C.int) {
 	defer func() {
 		if r := recover(); r != nil {
 			failed, *message = C.int(status.Internal), C.CString(fmt.Sprintf("partitioning a program: %v", r))
@@ -195,6 +185,7 @@ func pwGoPartition(format *C.char, formatSize C.size_t, code *C.char, codeSize C
 		Format:  C.GoStringN(format, C.int(formatSize)),
 		Code:    unsafe.Slice((*byte)(unsafe.Pointer(code)), codeSize),
 		Options: unsafe.Slice((*byte)(unsafe.Pointer(options)), optionsSize),
+		Asks:    bool(asks),
 	}
 	p, err := Apply(given)
 	if err != nil {
@@ -210,8 +201,8 @@ func pwGoPartition(format *C.char, formatSize C.size_t, code *C.char, codeSize C
 	return 0
 }
 
-// Refused returns the error of a program that a plugin refused with this text because its partitioner would have had to
-// ask Python; nil if that was not why.
+// Refused returns the error of a program that a plugin refused with this text because of something that Python does for
+// others; nil if that was not why.
 func Refused(text string) error {
 	var said *C.char
 	if !C.pw_partition_refused((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)), &said) {

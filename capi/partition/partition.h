@@ -8,8 +8,8 @@
 // --- for the frontends ---
 
 // Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python, that the
-// plugin's partitioner may refuse but jaxlib's does not, or that places an array in a memory. It searches the program
-// once for each kind of such calls.
+// plugin's partitioner may refuse but jaxlib's does not, or an operation that Python replaces. It searches the program
+// once for each kind of these.
 bool pw_partition_asks(const char* code, size_t size);
 
 // The program to compile, from malloc; NULL if it is the one that was given.
@@ -18,10 +18,11 @@ typedef struct {
   size_t code_size, options_size;
 } pw_partitioned;
 
-// Prepares a program for which pw_partition_asks returns true. It may call Python, so the caller must not hold a lock.
-// It returns an absl code; if that is not 0, *message is the text, malloc'd.
+// Prepares a program for which pw_partition_asks returns true. asks says whether the plugin's partitioner asks Python
+// itself; operations are then replaced, and no more. It may call Python, so the caller must not hold a lock. It returns
+// an absl code; if that is not 0, *message is the text, malloc'd.
 int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size, char* options, size_t options_size,
-                  pw_partitioned* out, char** message);
+                  bool asks, pw_partitioned* out, char** message);
 
 // Reports whether a plugin refused a program with this text because of something that Python does for others. *said is
 // then the error text, malloc'd; NULL if memory is short.
@@ -37,12 +38,12 @@ typedef struct pw_partition_call pw_partition_call;
 typedef int (*pw_partitioner)(pw_partition_call* call, const char* code, size_t code_size, const char* options,
                               size_t options_size, const char* directory);
 
-// Writes a program without the calls that place an array in a memory. Returns 1 after pathways_partition_give, else as
-// a pw_partitioner, and is called as one.
-typedef int (*pw_unplacer)(pw_partition_call* call, const char* code, size_t code_size);
+// Writes a program with others in place of the operations that plugins refuse. Returns 1 after pathways_partition_give
+// or if the program has none, else as a pw_partitioner, and is called as one.
+typedef int (*pw_replacer)(pw_partition_call* call, const char* code, size_t code_size);
 
 // Sets these functions; NULL: none. When it returns, the previous ones are no longer called.
-void pathways_set_partitioner(pw_partitioner partitioner, pw_unplacer unplacer) __attribute__((visibility("default")));
+void pathways_set_partitioner(pw_partitioner partitioner, pw_replacer replacer) __attribute__((visibility("default")));
 
 // Sets the program that a call returns (copied).
 void pathways_partition_give(pw_partition_call* call, const char* code, size_t size)
@@ -53,12 +54,12 @@ void pathways_partition_fail(pw_partition_call* call, const char* text) __attrib
 
 // --- within the package ---
 
-// Reports whether a program has calls that place an array in a memory. On a CPU, whose memories are all the host's,
-// they change nothing; the memories of arguments and results are also said by their types. Older compilers for CPUs
-// refuse such calls.
-bool pw_partition_places(const char* code, size_t size);
+// Reports whether a program may have operations that Python replaces. These are collectives, and calls that place an
+// array in a memory. On a CPU, whose memories are all the host's, such calls change nothing; the memories of arguments
+// and results are also said by their types. Older compilers for CPUs refuse them.
+bool pw_partition_replaces(const char* code, size_t size);
 
-// Reports whether a program has other calls than those.
+// Reports whether a program may have calls for which Python partitions it.
 bool pw_partition_partitions(const char* code, size_t size);
 
 // Reports whether a program stays correct without Python's answers: XLA then gathers what it could have split.
@@ -72,7 +73,7 @@ struct pw_partition_call {
   size_t code_size;
 };
 
-// Calls the function that partitions or, if directory is NULL, the one that removes placements. The caller frees the
+// Calls the function that partitions or, if directory is NULL, the one that replaces operations. The caller frees the
 // code, and the error by pw_refusal_free.
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
                              const char* directory, pw_partition_call* call);

@@ -17,13 +17,14 @@ func TestProgramsWithoutPythonStay(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	two := compileoptions.New(1, 2, nil, false)
 	for _, p := range []partition.Program{
-		{"mlir", []byte("a program with CustomSPMDPartitioning"), two, false},
-		{"mlir", []byte("a program with num_batch_dims"), two, false},
-		{"mlir", []byte("a program with annotate_device_placement"), two, false},
-		{"mlir", []byte("a program with InspectSharding"), compileoptions.New(1, 1, nil, false), false},
-		{"hlo", []byte("a program with InspectSharding"), two, false},
-		{"mlir", []byte("InspectSharding"), []byte{0xff}, false},
-		{"mlir", nil, nil, false},
+		{"mlir", []byte("a program with CustomSPMDPartitioning"), two, false, false},
+		{"mlir", []byte("a program with num_batch_dims"), two, false, false},
+		{"mlir", []byte("a program with annotate_device_placement"), two, false, false},
+		{"mlir", []byte("a program with ragged_all_to_all"), two, false, false},
+		{"mlir", []byte("a program with InspectSharding"), compileoptions.New(1, 1, nil, false), false, false},
+		{"hlo", []byte("a program with InspectSharding"), two, false, false},
+		{"mlir", []byte("InspectSharding"), []byte{0xff}, false, false},
+		{"mlir", nil, nil, false, false},
 	} {
 		got, err := partition.Apply(p)
 		if err != nil || got.Format != p.Format || string(got.Code) != string(p.Code) ||
@@ -50,5 +51,9 @@ func TestRefusedSaysWhatToDoInstead(t *testing.T) {
 	}
 	err := partition.Refused("NOT_FOUND: no call annotate_device_placement")
 	statustest.Fails(t, "annotate_device_placement", err, status.Unimplemented, "a Python process", "a newer plugin")
+	for _, op := range []string{"ragged-all-to-all", "collective-broadcast"} {
+		err := partition.Refused("UNIMPLEMENTED: HLO opcode `" + op + "` is not supported")
+		statustest.Fails(t, op, err, status.Unimplemented, "a Python process", "or collective_permute")
+	}
 	statustest.Checkf(t, partition.Refused("INTERNAL: something else"), "of something else")
 }

@@ -190,7 +190,7 @@ def _accelerated() -> bool:
 
 def _register_plugin(made: Callable[[], None]) -> None:
     # Not at the top: they import JAX and its packages.
-    from pathways import _broadcast, _ffi, _partition, _ragged, _reshard
+    from pathways import _ffi, _partition, _reshard
 
     library = _native.load()
     _native.set_plugin_dirs(places.joined())
@@ -201,8 +201,6 @@ def _register_plugin(made: Callable[[], None]) -> None:
     _ffi.install(library)
     _reshard.install()
     _partition.install()
-    _ragged.install()
-    _broadcast.install()
     _native.set_locate(_not_users())
     _native.set_telling(tell)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.

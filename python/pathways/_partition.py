@@ -5,7 +5,8 @@ They cannot call Python while XLA partitions a program. The library passes on ea
 This module compiles it for as many CPU devices of jaxlib's own client, which calls the functions that JAX has
 registered, and XLA dumps the module before and after its partitioner. The compiled program is never run.
 
-Older plugins also refuse the calls by which a program places arrays in memories. This module removes them.
+They also refuse some operations: XLA's CPU compiler has no ragged_all_to_all and no collective_broadcast, and older
+plugins do not know the calls by which a program places arrays in memories. This module replaces them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pathways import _native, _private
+from pathways import _collectives, _native, _private
 from pathways._errors import failed_precondition
 
 # Compile options, so that they apply only to this program. It is never run, so it need not be fast.
@@ -53,7 +54,12 @@ def _compile(code: bytes, options: bytes, directory: str) -> None:
     _private.compile_for(code, parsed, _devices(parsed.executable_build_options.num_partitions))
 
 
-_PLACEMENT = "annotate_device_placement"
+# By operation or target of a custom call. The library knows the same names, without the dialect (capi/partition).
+_REPLACED: dict[str, Callable[[Any], Any]] = {
+    "annotate_device_placement": lambda op: op.operands[0],
+    "ragged_all_to_all": _collectives.ragged_all_to_all,
+    "stablehlo.collective_broadcast": _collectives.collective_broadcast,
+}
 
 _PARTITIONER = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -66,7 +72,7 @@ _PARTITIONER = ctypes.CFUNCTYPE(
 )
 
 
-_UNPLACER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_REPLACER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def _done(call: int, function: Callable[[], None]) -> int:
@@ -90,17 +96,18 @@ def _partitioner(call: int, code: int, code_size: int, options: int, options_siz
     return _done(call, lambda: _compile(*given))
 
 
-@_UNPLACER
-def _unplacer(call: int, code: int, code_size: int) -> int:
-    def unplace() -> None:
-        without = _private.without_calls(ctypes.string_at(code, code_size), _PLACEMENT)
-        _native.load().pathways_partition_give(call, without, len(without))
+@_REPLACER
+def _replacer(call: int, code: int, code_size: int) -> int:
+    def replace() -> None:
+        made = _private.replaced(ctypes.string_at(code, code_size), _REPLACED)
+        if made is not None:
+            _native.load().pathways_partition_give(call, made, len(made))
 
-    return _done(call, unplace)
+    return _done(call, replace)
 
 
 def install() -> None:
-    """Installs this module's functions in the library."""
+    """Installs this module's functions in the library, and has JAX lower what they replace."""
     library = _native.load()
     try:
         library.pathways_partition_fail.restype = None
@@ -108,12 +115,13 @@ def install() -> None:
         library.pathways_partition_give.restype = None
         library.pathways_partition_give.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
         library.pathways_set_partitioner.restype = None
-        library.pathways_set_partitioner.argtypes = [_PARTITIONER, _UNPLACER]
+        library.pathways_set_partitioner.argtypes = [_PARTITIONER, _REPLACER]
     except AttributeError as error:
         raise failed_precondition(f"libpathways.so belongs to another version of the package: {error}") from None
-    library.pathways_set_partitioner(_partitioner, _unplacer)
+    library.pathways_set_partitioner(_partitioner, _replacer)
+    _private.lower_broadcasts()
 
 
 def remove() -> None:
     """Removes the functions, and waits for a program that is in one of them. For Python's exit."""
-    _native.load().pathways_set_partitioner(_PARTITIONER(), _UNPLACER())
+    _native.load().pathways_set_partitioner(_PARTITIONER(), _REPLACER())

@@ -22,8 +22,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   mesh; and `jax._src.mesh.get_concrete_mesh`, the mesh itself, which the public `get_mesh` refuses while JAX traces.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
   types are public, as `jax.extend.core`; these parts are what `jax.core.eval_jaxpr` uses.
-- `jax._src.lax.parallel.ragged_all_to_all_p` and `pbroadcast_p`: the primitives, which get a lowering for CPU devices.
-  Without them, JAX's own stays.
+- `jax._src.lax.parallel.pbroadcast_p` and `_pbroadcast_lowering`: the primitive and its rule for GPUs, which it gets
+  for CPU devices, too. Without the rule, JAX does not lower it there.
 - `jaxlib.xla_client`: the registry of FFI targets (`_xla`, `_custom_callback_handler`, `register_custom_call_handler`,
   `register_custom_type_handler`), and the CPU client with its compile options.
 - `jax.interpreters.mlir.make_ir_context`, with what StableHLO's bindings read and write portable bytecode by: their
@@ -40,7 +40,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 BRIDGE = "jax._src.xla_bridge"
@@ -116,18 +116,14 @@ def forget_effects() -> None:
 # --- lowering ---
 
 
-def lower(name: str, platform: str, function: Callable[..., Any]) -> None:
-    """Makes JAX lower the collective primitive of that name on a platform as it lowers function.
-
-    The function takes the primitive's operands and parameters. Nothing happens if this version of JAX has no such
-    primitive.
-    """
+def lower_broadcasts() -> None:
+    """Makes JAX lower pbroadcast for CPUs as for GPUs, if this version of JAX has the rule for that."""
     from jax._src.lax import parallel
     from jax.interpreters import mlir
 
-    primitive = getattr(parallel, name, None)
-    if primitive is not None:
-        mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False), platform=platform)
+    rule = getattr(parallel, "_pbroadcast_lowering", None)
+    if rule is not None:
+        mlir.register_lowering(parallel.pbroadcast_p, rule, platform="cpu")
 
 
 def replace_compile_mpmd(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -302,28 +298,42 @@ def bind(equation: Any, values: Sequence[Any]) -> Sequence[Any]:
     return made if equation.primitive.multiple_results else [made]
 
 
-def without_calls(code: bytes, target: str) -> bytes:
-    """Returns a program, in portable bytecode, with its operand in place of each call of a target."""
+def replaced(code: bytes, by: Mapping[str, Callable[[Any], Any]]) -> bytes | None:
+    """Returns a program with other values in place of the results of some operations.
+
+    by: for an operation's name or the target of a custom call, the function that returns the value, and builds before
+      the operation what that needs.
+
+    None is returned if the program has no such operation, or is not StableHLO's portable bytecode, as which jaxlib
+    passes all programs.
+    """
     from jax.extend.mlir import ir
     from jax.extend.mlir.dialects import stablehlo
     from jax.interpreters import mlir
 
     version = _VERSION.match(code)
     if version is None:
-        raise ValueError("the program is not portable bytecode of StableHLO")
+        return None
     found = []
 
     def visit(op: Any) -> Any:
-        if op.name == "stablehlo.custom_call" and ir.StringAttr(op.attributes["call_target_name"]).value == target:
-            found.append(op)
+        name = op.name
+        if name == "stablehlo.custom_call":
+            name = ir.StringAttr(op.attributes["call_target_name"]).value
+        if name in by:
+            found.append((op, by[name]))
         return ir.WalkResult.ADVANCE
 
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, code)
         module.operation.walk(visit)
-        for op in found:
-            op.results[0].replace_all_uses_with(op.operands[0])
+        if not found:
+            return None
+        for op, value in found:
+            with ir.InsertionPoint(op), op.location:
+                op.results[0].replace_all_uses_with(value(op.opview))
             op.erase()
+        module.operation.verify()
         return stablehlo.serialize_portable_artifact(module, version[1].decode(), allow_other_dialects=True)
 
 
