@@ -208,6 +208,20 @@ generate: check-go ## run go generate
 # Generated files carry the usual mark; their hashes must be the same after generating.
 generated = git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.json' '*.py' '*.md' | xargs grep -l 'Code generated .* DO NOT EDIT' | sort | xargs sha256sum
 
+# Go compiles the library by capi/lib/default.pgo, which says what runs often: these benchmarks of what a computation
+# goes through, from the client's call to the devices of a worker and back.
+hot := core/client:Run core/controller/server:Server/queues core/worker:Run core/executor:Enter core/embedded:SubmitFree \
+	device/pjrt:Execute capi/cluster:Execute transport/stream:Conn/unix transport/collective:Scalar
+.PHONY: profile
+profile: $(VENV)/.installed ## record what runs often, by which Go compiles the library
+	@rm -rf out/profile && mkdir -p out/profile
+	@for each in $(hot); do \
+		package=$${each%%:*}; echo "== $$package"; \
+		$(call plugins,$(VENV)) $(GO) test -vet=off -trimpath -run '^$$' -bench "$${each#*:}" -o out/profile/test \
+			-cpuprofile out/profile/$${package//\//-}.cpu ./$$package; \
+	done
+	$(GO) tool pprof -symbolize=none -proto out/profile/*.cpu >capi/lib/default.pgo
+
 .PHONY: notebooks
 notebooks: $(VENV)/.installed ## run the notebooks of examples/, and keep what they show
 	$(VENV)/bin/python tests/python/run_notebooks.py
