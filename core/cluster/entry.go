@@ -126,9 +126,6 @@ func (e *entry) join(ctx context.Context) (err error) {
 				return err
 			}
 		} else {
-			if l, ok := e.Driver.(device.Lender); ok {
-				e.board.Lend(l.Lent())
-			}
 			e.onClose(func() { e.board.Close() })
 		}
 	}
@@ -144,12 +141,16 @@ func (e *entry) leave() {
 
 // meetPeers makes the exchange of blocks with other processes, which then owns the listeners.
 func (e *entry) meetPeers() (err error) {
-	peers := e.options
+	peers, pool := e.options, shm.NewPool(shm.Config{Pin: e.pin()})
+	if l, ok := e.Driver.(device.Lender); ok && e.board != nil {
+		file, memory := l.Lent()
+		e.board.Lend(file, memory, pool)
+	}
 	peers.Token = "" // peers ask for a proof instead
 	e.exchange, err = bulk.New(bulk.Config{
 		Self: e.welcome.Process, Host: e.hello.Host, Options: peers, Listeners: e.listeners, Log: e.Log, Here: true,
 		Hello: &wire.Hello{Name: e.Name, Cluster: e.welcome.Cluster, Proof: wire.Prove(e.welcome.Proof, e.welcome.Process)},
-		Pool:  shm.NewPool(shm.Config{Pin: e.pin()}),
+		Pool:  pool,
 	})
 	if err != nil {
 		return err

@@ -27,6 +27,9 @@ import (
 //	the driver               memory of closed buffers, ready for the next; see device.Keeper
 //	artifacts                programs that are kept: bounded by the controller, see its Limits.Store
 //
+// Other workers of the host map blocks and the driver's memory, to read arrays of collectives where they lie. That
+// keeps none of it from going back to the system (transport/collective/lent.go), so it is counted here alone.
+//
 // Blocks and what is being assembled are also counted for the session whose operation they belong to.
 
 // hostMemory counts the bytes that are being assembled.

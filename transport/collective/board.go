@@ -121,7 +121,7 @@ type wait struct {
 // many it wants to be woken, how often a lingering goroutine was woken, and on which processor the member works, each
 // on a line of its own; a ring for each pair: how far it is written, how far read, and its bytes.
 const (
-	boardMagic   = 0x70617468_77617934
+	boardMagic   = 0x70617468_77617935
 	boardPage    = 4096
 	bellBytes    = 4 * 64
 	ringHeader   = 128
@@ -156,8 +156,13 @@ func wordsAt(n int) int64 {
 // leasesAt is where the words of the members' leases begin.
 func leasesAt(n int) int64 { return wordsAt(n) + int64(n)*slotsMax*8 }
 
+// filesAt is where the words of the files that members lend begin.
+func filesAt(n int) int64 { return leasesAt(n) + int64(n)*leasesMax*8 }
+
+func fileBytes(n int) int64 { return int64(mappedBy+n) * 8 }
+
 func areasAt(n int) int64 {
-	return (leasesAt(n) + int64(n)*leasesMax*8 + hugePage - 1) &^ (hugePage - 1)
+	return (filesAt(n) + int64(n)*filesMax*fileBytes(n) + hugePage - 1) &^ (hugePage - 1)
 }
 
 func boardBytes(n int) int64 { return areasAt(n) + int64(n)*areaBytes }
@@ -171,6 +176,12 @@ func (b *Board) areaOf(place int) (data, words []byte) {
 // leasesOf returns the words of a member's leases.
 func (b *Board) leasesOf(place int) []byte {
 	return b.data[leasesAt(b.places)+int64(place)*leasesMax*8:][: leasesMax*8 : leasesMax*8]
+}
+
+// fileWords returns the words of a file that a member lends.
+func (b *Board) fileWords(place, slot int) []byte {
+	size := fileBytes(b.places)
+	return b.data[filesAt(b.places)+int64(place*filesMax+slot)*size:][:size:size]
 }
 
 // CreateBoard makes the memory for so many processes of a host; unused parts cost nothing. Each process opens the file
@@ -251,7 +262,7 @@ func newBoard(data []byte, place int, bells bells) (*Board, error) {
 		waits: map[mail]wait{}, early: map[mail]letter{}, open: map[*meeting]int{}, live: map[uint64]bool{}}
 	b.area.data, b.area.words = b.areaOf(place)
 	b.area.limit, b.sizes = granules, usualSizes
-	b.lending.words = b.leasesOf(place)
+	b.lending.board = b
 	b.met.Store(new(members))
 	go b.poll()
 	return b, nil

@@ -176,39 +176,31 @@ func (m *meeting) borrows() bool {
 	b, spec := m.gang.engine.board, m.calls[0].Spec
 	index, ready := b.met.Load().index, m.ready
 	for i, p := range m.table.peers {
-		w := whereabouts(m.peers[i].block.Data)
-		b.lending.learn(index[p], w)
-		ready = ready && w.ready()
+		b.lending.learn(index[p])
+		ready = ready && whereabouts(m.peers[i].block.Data).ready()
 	}
 	if !ready {
 		return false
 	}
+	shapes := slices.Concat(spec.Operands, spec.Results)
 	for i, p := range m.table.peers {
 		if !b.enter() {
 			m.fails(status.New(status.Cancelled, "the worker is stopping"))
 			return true
 		}
 		f := &m.peers[i]
+		w, ok := whereabouts(f.block.Data), false
 		f.place = index[p]
-		if f.lender = b.lending.borrow(f.place); f.lender == nil { // the process has gone
-			b.leave()
+		if f.lease, ok = w.lease(); ok {
+			f.lent, f.files = b.lending.borrow(f.place, w, func(k int) uint64 { return uint64(shapes[k%len(shapes)].Bytes()) })
+		}
+		if f.lent != nil {
 			continue
 		}
-		from := f.lender
-		w, ok := whereabouts(f.block.Data), false
-		if f.lease, ok = w.lease(); !ok {
-			m.fails(status.New(status.Internal, "process %d names lease %d of %d", p, f.lease.slot, leasesMax))
+		b.leave()
+		if !ok || !b.lending.isGone(f.place) && b.holds(f.place, f.lease) {
+			m.fails(status.New(status.Internal, "process %d tells of arrays that are in no memory which it lends", p))
 			return true
-		}
-		arrays := slices.Concat(spec.Operands, spec.Results)
-		f.lent = make([][]byte, (len(w)-whereHeader)/8)
-		for k := range f.lent {
-			at, size := w.offset(k), uint64(arrays[k%len(arrays)].Bytes())
-			if have := uint64(len(from.data)); at > have || size > have-at {
-				m.fails(status.New(status.Internal, "process %d has an array of %d bytes at %d of %d", p, size, at, have))
-				return true
-			}
-			f.lent[k] = from.data[at : at+size : at+size]
 		}
 	}
 	return true
@@ -232,7 +224,7 @@ func (m *meeting) runLent(r *round) (unlent int) {
 // unlent returns a peer whose arrays may be others by now, or that has gone; -1 if there is none.
 func (m *meeting) unlent() int {
 	for i := range m.peers {
-		if f := &m.peers[i]; f.lender == nil || !m.gang.engine.board.holds(f.place, f.lease) {
+		if f := &m.peers[i]; f.lent == nil || !m.gang.engine.board.holds(f.place, f.lease) {
 			return i
 		}
 	}
@@ -266,10 +258,10 @@ func (m *meeting) giveBack() {
 		m.lease = lease{}
 	}
 	for i := range m.peers {
-		if f := &m.peers[i]; f.lender != nil {
-			m.gang.engine.board.lending.giveBack(f.lender)
+		if f := &m.peers[i]; f.lent != nil {
+			m.gang.engine.board.lending.giveBack(f.files)
 			m.gang.engine.board.leave()
-			f.lender, f.lent = nil, nil
+			f.lent, f.files = nil, nil
 		}
 	}
 }

@@ -80,9 +80,9 @@ type from struct {
 	place  int             // of the peer on the board, if letter is set
 	letter letter          // of the block, if that lies in an area or comes by the exchange
 	owes   atomic.Uint32   // what the exchange has yet to do, for Waits
-	lender *lender         // whose memory is borrowed
-	lease  lease           // of that
-	lent   [][]byte        // in it: of each call the operands and the results
+	lent   [][]byte        // borrowed from it: of each call the operands and the results; nil if it has gone
+	files  []*lender       // that these are in
+	lease  lease           // of these
 }
 
 const (

@@ -155,15 +155,20 @@ func member(s string) error {
 	return failed
 }
 
-// lent returns memory that a member lends its peers. It stays until the process ends.
+// lent returns memory that a member lends its peers, the operand in a pool. It stays until the process ends.
 func lent(b *Board, in, out int64) (operand, result []byte, err error) {
-	h, err := newHeap(in + out)
+	h, err := newHeap(out)
 	if err != nil {
 		return nil, nil, err
 	}
 	_ = pages.Collapse(h.data)
-	b.Lend(int(h.file.Fd()), h.data)
-	return h.data[:in], h.data[in:], nil
+	h.put()
+	at, err := h.arena.Make(int(in))
+	if err != nil {
+		return nil, nil, err
+	}
+	b.Lend(int(h.file.Fd()), h.data, h.pool)
+	return at.Data, h.data, nil
 }
 
 // inHugePages returns zeroed memory as that of arrays is on a worker. It stays until the process ends.

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/transport/pages"
+	"github.com/openpathways/pathways/transport/shm"
 )
 
 // world is some processes with an engine each.
@@ -80,24 +81,43 @@ func (w *world) close() {
 			w.hub.t.Errorf("a board still has %v, %v, %v, %v", b.waits, b.open, b.early, b.live)
 		}
 		b.mu.Unlock()
-		for place, from := range b.lending.lent {
-			if from.users > 0 {
-				w.hub.t.Errorf("the memory of place %d is still borrowed %d times", place, from.users)
+		for place, files := range b.lending.lent {
+			for _, f := range files {
+				if f != nil && f.users > 0 {
+					w.hub.t.Errorf("a file of place %d is still borrowed %d times", place, f.users)
+				}
 			}
 		}
 		b.Close()
 	}
 	for _, h := range w.heaps {
+		h.empty()
 		h.file.Close()
 		statustest.Check(w.hub.t, pages.Unmap(h.data))
 	}
 }
 
-// heap is memory that a member of a board lends.
+// heap is memory that a member of a board lends: that of its devices, and a pool, in which operands are if it is there.
 type heap struct {
 	file *os.File
 	data []byte
 	used int64
+
+	pool   *shm.Pool
+	arena  *shm.Arena
+	blocks []*shm.Block
+}
+
+// put has operands lie in a pool from now on.
+func (h *heap) put() { h.arena = h.pool.Arena("puts", true, nil) }
+
+// empty ends what is in the pool, and returns it to the system.
+func (h *heap) empty() {
+	for _, b := range h.blocks {
+		b.Release()
+	}
+	h.blocks = nil
+	h.pool.Trim()
 }
 
 func newHeap(size int64) (*heap, error) {
@@ -105,7 +125,7 @@ func newHeap(size int64) (*heap, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &heap{file: os.NewFile(uintptr(file), "heap")}
+	h := &heap{file: os.NewFile(uintptr(file), "heap"), pool: shm.NewPool(shm.Config{Limit: 64 << 20})}
 	if err = h.file.Truncate(size); err == nil {
 		h.data, err = pages.Map(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
@@ -126,12 +146,19 @@ func (h *heap) make(size int64) []byte {
 	return h.data[at : at+size : at+size]
 }
 
-// drawHeaps has most members of the board lend memory, in some of which there is no room for some arrays.
+// drawHeaps has most members of the board lend memory. In some there is no room for some arrays, and some cannot be
+// mapped.
 func (w *world) drawHeaps(t *rapid.T) {
 	w.heaps = map[uint64]*heap{}
 	for i, b := range w.boards {
 		if size := rapid.SampledFrom([]int64{0, 64 << 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20}).Draw(t, "lent"); size > 0 {
 			w.lendFrom(i, b, size)
+			if rapid.IntRange(0, 2).Draw(t, "puts") == 0 {
+				w.heaps[w.near[i]].put()
+			}
+			if rapid.IntRange(0, 9).Draw(t, "hidden") == 0 {
+				word(b.fileWords(b.self, 0), fileInode).Add(1)
+			}
 		}
 	}
 }
@@ -146,6 +173,11 @@ func drawWorld(t testing.TB, rt *rapid.T, processes int, direct bool) *world {
 	w.drawWays(rt)
 	if direct {
 		w.lend()
+		for _, process := range w.near {
+			if rapid.Bool().Draw(rt, "puts") {
+				w.heaps[process].put()
+			}
+		}
 	} else {
 		w.drawHeaps(rt)
 	}
@@ -165,7 +197,17 @@ func (w *world) lend() {
 func (w *world) lendFrom(i int, b *Board, size int64) {
 	h := statustest.Value(newHeap(size)).OK(w.hub.t)
 	w.heaps[w.near[i]] = h
-	b.Lend(int(h.file.Fd()), h.data)
+	b.Lend(int(h.file.Fd()), h.data, h.pool)
+}
+
+// operand returns memory for an operand of a process.
+func (w *world) operand(process uint64, size int64) []byte {
+	if h := w.heaps[process]; h != nil && h.arena != nil && size > 0 {
+		b := statustest.Value(h.arena.Make(int(size))).OK(w.hub.t)
+		h.blocks = append(h.blocks, b)
+		return b.Data
+	}
+	return w.array(process, size)
 }
 
 // array returns memory for an array of a process.
@@ -222,7 +264,7 @@ func (w *world) enter(g Gang, s *spmd.Spec, in [][][]byte, times int, rng *rand.
 		}
 		var operands [][]byte
 		for _, x := range in[r] {
-			operands = append(operands, w.array(at.Process, int64(len(x))))
+			operands = append(operands, w.operand(at.Process, int64(len(x))))
 			copy(operands[len(operands)-1], x)
 		}
 		wg.Add(1)
