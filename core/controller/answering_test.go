@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"reflect"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -56,4 +58,68 @@ func TestManySessionsThatWaitForAProgramGetItSomeAtATime(t *testing.T) {
 		after(Event{Kind: Continue})
 	}
 	statustest.Equal(t, answered, others-1, "sessions have the program") // without those that do not want it any more
+}
+
+// Workers are told of the session, and of each other, in Steps before the one in which they are told to load a program.
+// If the session ends, forgets the program or loses a worker in between, none loads it.
+func TestWorkersHearOfTheSessionAndOfEachOtherBeforeTheyLoad(t *testing.T) {
+	type kinds map[wire.Kind]int
+	for _, c := range []struct {
+		name  string
+		event func(b *bed) Event
+		want  []kinds // what is sent from then on, by Step
+	}{
+		{"nothing", nil, []kinds{{wire.KindLoad: 3, wire.KindCompiled: 1}}},
+		{"the session ends", func(b *bed) Event {
+			return Event{Kind: Message, Conn: b.client, Wire: wire.KindGoodbye, Message: &wire.Goodbye{}}
+		}, []kinds{{wire.KindDrop: 3, wire.KindPeers: 3}}}, // and that its client has left
+		{"the program is forgotten", func(b *bed) Event {
+			return Event{Kind: Message, Conn: b.client, Wire: wire.KindForget, Message: &wire.Forget{Programs: []uint64{1}}}
+		}, nil},
+		{"a worker is lost", func(b *bed) Event { return Event{Kind: Lost, Conn: b.workers[2], Err: errLeft} },
+			[]kinds{{wire.KindPeers: 3, wire.KindCompiled: 1}}}, // the client hears of the loss, too
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBed(t, Config{}, 3, 1)
+			op := b.compile(1, 3)
+			b.st.Weigh(1)
+			var got []kinds
+			step := func(ev Event) {
+				t.Helper()
+				sends := kinds{}
+				for _, a := range b.st.Step(&ev, nil) {
+					if a.Kind == Send {
+						sends[a.Wire] += len(a.To)
+					}
+				}
+				if len(sends) > 0 {
+					got = append(got, sends)
+				}
+				statustest.Check(t, b.st.Check())
+			}
+			step(Event{Kind: Message, Conn: b.workers[0], Wire: wire.KindCompiled, Message: &wire.Compiled{Op: op,
+				Info:     &wire.ProgramInfo{Name: "p", Collective: true, Outputs: []*wire.Array{scalar}},
+				Loadable: &wire.Loadable{Serialized: []byte("x")}}})
+			step(Event{Kind: Continue})
+			want := append([]kinds{{wire.KindSession: 3}, {wire.KindPeers: 3}}, c.want...)
+			if c.event != nil {
+				step(c.event(b))
+			}
+			for b.st.More() {
+				step(Event{Kind: Continue})
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("what is sent, by Step, is %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestASetIsCutToItsLowestMembers(t *testing.T) {
+	all := setOf(0, 3, 63, 64, 65, 200)
+	for n := range 8 {
+		cut := slices.Clone(all)
+		cut.cutTo(n)
+		statustest.EqualSlices(t, cut.all(), all.all()[:min(n, 6)], "the lowest %d", n)
+	}
 }

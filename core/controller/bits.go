@@ -8,9 +8,11 @@ import (
 // set is a set of small numbers: slots of workers, or virtual devices.
 type set []uint64
 
-// setOf returns the set of one number.
-func setOf(i int) (s set) {
-	s.add(i)
+// setOf returns the set of some numbers.
+func setOf(numbers ...int) (s set) {
+	for _, i := range numbers {
+		s.add(i)
+	}
 	return s
 }
 
@@ -65,6 +67,16 @@ func (s set) meets(o set) bool {
 func (s set) without(o set) {
 	for i := range min(len(s), len(o)) {
 		s[i] &^= o[i]
+	}
+}
+
+// cutTo removes the highest members, so that at most n are left.
+func (s set) cutTo(n int) {
+	for i := range s {
+		for bits.OnesCount64(s[i]) > n {
+			s[i] &^= 1 << (63 - bits.LeadingZeros64(s[i]))
+		}
+		n -= bits.OnesCount64(s[i])
 	}
 }
 

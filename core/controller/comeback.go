@@ -462,8 +462,9 @@ func (r *rebuilding) goOn(s *session) {
 			s.last = one.op - 1
 		}
 		if m, ok := one.ev.Message.(*wire.Compile); ok && s.programs[m.Program] != nil {
-			r.st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program,
-				Info: s.programs[m.Program].describe()}) // the answer was lost
+			p := s.programs[m.Program]
+			r.st.sendWith(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Info: p.describe()},
+				p.place.named()) // the answer was lost
 			continue
 		}
 		if m, ok := one.ev.Message.(*wire.SliceRequest); ok {

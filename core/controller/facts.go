@@ -354,7 +354,7 @@ func (st *State) restoreWorker(l KeptLink) error {
 	}
 	w := st.processes[l.Process]
 	w.process.Board, w.process.Slot = l.Board.GetNumber(), l.Board.GetSlot()
-	w.intro = nil // it says the place that a new worker would get
+	st.makePeer(w) // others would be told the place that a new worker would get
 	return nil
 }
 

@@ -108,7 +108,7 @@ func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 			b.check(b.say(conn, wire.KindRejoin, &wire.Rejoin{Epoch: 1}))
 		}
 		for _, w := range b.st.present {
-			if told := wiretest.Decode[wire.Peers](t, w.introduction()).Come[0]; !proto.Equal(told, w.process) {
+			if told := wiretest.Decode[wire.Peers](t, b.st.peers[w.slot].come).Come[0]; !proto.Equal(told, w.process) {
 				t.Errorf("others are told %v of a worker that came back, want %v", told, w.process)
 			}
 		}

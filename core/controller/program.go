@@ -195,6 +195,14 @@ func (p *place) places() []byte {
 	return p.placesAt
 }
 
+// named returns the devices of a place, row by row, as Compiled.info.devices. They do not change.
+func (p *place) named() []byte {
+	if p.namedAt == nil {
+		p.namedAt = encoded(&wire.Compiled{Info: &wire.ProgramInfo{Devices: p.rows}})
+	}
+	return p.namedAt
+}
+
 // spans returns the devices of a place, row by row, as Load.places. They do not change.
 func (p *place) spans() []byte {
 	if p.spansAt == nil {
@@ -241,10 +249,11 @@ func (p *place) together() []byte {
 	return p.order
 }
 
-// describe finds what locate, places, spans and together return: all that grows with a program's devices. It reads only
-// what does not change, so it may run beside Step.
+// describe finds what locate, places, named, spans and together return: all that grows with a program's devices. It
+// reads only what does not change, so it may run beside Step.
 func (p *place) describe() {
 	p.places()
+	p.named()
 	p.spans()
 	p.together()
 }
@@ -326,41 +335,6 @@ func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	return nil
 }
 
-// share begins to answer the sessions that wait for a program.
-func (st *State) share(c *compiled) {
-	c.ready = true
-	c.users++          // until all have it
-	st.keepCompiled(c) // before their clients hear of it
-	st.enlist(c)
-	st.answering = append(st.answering, c)
-	if st.weight == 0 {
-		st.answerWaiting()
-	}
-}
-
-// What it takes to give a session a program, in nanoseconds: measured by BenchmarkSteps.
-const (
-	weightOfInstall = 5000
-	weightOfLoad    = 60 // for each worker
-)
-
-// answerWaiting gives sessions the programs that they have waited for, for about the time that Weigh says.
-func (st *State) answerWaiting() {
-	for spent := int64(0); len(st.answering) > 0 && (st.weight == 0 || spent < st.weight); {
-		c := st.answering[0]
-		if len(c.waiting) == 0 {
-			st.answering = slices.Delete(st.answering, 0, 1)
-			st.let(c)
-			continue
-		}
-		w := c.waiting[0]
-		c.waiting = c.waiting[1:]
-		delete(w.s.compiling, w.program)
-		st.install(c, w)
-		spent += weightOfInstall + weightOfLoad*int64(len(w.place.conns))
-	}
-}
-
 // enlist adds a program to those that were compiled.
 func (st *State) enlist(c *compiled) {
 	c.at = len(st.made)
@@ -384,29 +358,11 @@ func (st *State) unmake(c *compiled) {
 	}
 }
 
-// install adds a program to a session: its workers load it, and its client is told.
-func (st *State) install(c *compiled, w waiter) {
-	answer := &wire.Compiled{Op: w.op, Program: w.program}
-	if err := st.alive(w.place); err != nil {
-		answer.Status = wire.Of(err)
-	} else {
-		if c.users++; c.users == 1 {
-			st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
-		}
-		p := st.newProgram(c, w)
-		st.keepProgram(w.s, p)
-		st.load(w.s, p, p.place)
-		answer.Info = p.describe()
-	}
-	st.sendKept(w.s.to(), wire.KindCompiled, answer) // as tellOffer does
-}
-
-// describe returns a program's description for its client.
+// describe returns a program's description for its client, without its devices: see place.named.
 func (p *program) describe() *wire.ProgramInfo {
 	i := p.of.info
-	return &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Devices: p.place.rows, Replicas: i.Replicas,
-		Partitions: i.Partitions,
-		Outputs:    i.Outputs, Parameters: i.Parameters, Donated: i.Donated, Optimized: i.Optimized, Cost: i.Cost,
+	return &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Replicas: i.Replicas, Partitions: i.Partitions,
+		Outputs: i.Outputs, Parameters: i.Parameters, Donated: i.Donated, Optimized: i.Optimized, Cost: i.Cost,
 		Collective: i.Collective}
 }
 
@@ -429,34 +385,28 @@ func (st *State) load(s *session, p *program, at *place) {
 	if p.loaded.covers(at.workers) {
 		return
 	}
-	var fresh set // a graph may be defined on workers that have gone
-	at.workers.each(func(slot int) {
-		if w := st.workers[slot]; !p.loaded.has(slot) && w.gone == nil {
-			fresh.add(slot)
-			p.loading.add(slot)
-		}
-	})
+	fresh := slices.Clone(at.workers)
+	fresh.without(p.loaded)
+	st.onlyHere(fresh) // a graph may be defined on workers that have gone
 	to := st.connsOf(fresh)
 	if len(to) == 0 {
 		return
 	}
+	p.loading.union(fresh)
 	st.tell(s, fresh)
 	p.of.loads(p, fresh)
-	exchanges := p.of.collective || p.of.loadable.Form == wire.Loadable_JOINED
-	if exchanges {
-		st.introduce(at.workers)
-	}
 	loadable := p.of.loadable
 	m := &wire.Load{Session: s.id, Program: p.id, Outputs: p.of.info.Outputs, Name: p.of.info.Name,
 		Donated: p.of.info.Donated}
 	var places []byte
 	switch {
-	case !exchanges || at.workers.count() == 1:
+	case !p.of.exchanges(at):
 		m.Devices = wire.DevicesOf(at.rows)
 	default:
 		if like := st.like(at, fresh); like != nil {
 			m.LikeSession, m.LikeProgram = like.place.s.id, like.id
 		} else {
+			st.haveMet(at)
 			places = at.spans()
 			st.teaches(p, at)
 		}
@@ -475,7 +425,7 @@ func (st *State) load(s *session, p *program, at *place) {
 
 // The devices of a program whose workers exchange bytes are as many bytes as it has workers, for each of them. So they
 // are sent with the first program on these devices, of any session. Later ones name that one, as long as its session
-// has it.
+// has it. Its workers know each other.
 
 // like returns a program by which workers know the devices of a place, nil if there is none for all of them.
 func (st *State) like(at *place, workers set) *program {

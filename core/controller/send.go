@@ -60,7 +60,12 @@ func (st *State) sendWith(to []uint64, kind wire.Kind, m proto.Message, fields [
 
 // sendKept is send for a message that must not be sent before its subject is on disk.
 func (st *State) sendKept(to []uint64, kind wire.Kind, m proto.Message) {
-	st.send(to, kind, m)
+	st.sendKeptWith(to, kind, m, nil)
+}
+
+// sendKeptWith is sendWith for such a message.
+func (st *State) sendKeptWith(to []uint64, kind wire.Kind, m proto.Message, fields []byte) {
+	st.sendWith(to, kind, m, fields)
 	if n := len(st.out); n > 0 && len(to) > 0 {
 		st.out[n-1].AfterKept = st.config.Keeps
 	}

@@ -140,6 +140,7 @@ type place struct {
 	// describe.
 	devicesAt []*wire.Place
 	placesAt  []byte // Compile.places
+	namedAt   []byte // Compiled.info.devices
 	spansAt   []byte // Load.places
 	spansSum  string // its SHA-256
 	order     []byte
@@ -147,6 +148,7 @@ type place struct {
 	err       error        // a worker has gone, or a device is in an exclusive slice of another session
 	past      error        // something else is behind its devices now
 	checked   uint64       // State.reach when err was looked for
+	met       bool         // its workers that were there know each other
 }
 
 const maxPlaces = 1 << 14
@@ -341,12 +343,21 @@ func (st *State) connsHere() (to []uint64) {
 	return to
 }
 
+// onlyHere removes workers that have gone from a set.
+func (st *State) onlyHere(workers set) {
+	workers.each(func(slot int) {
+		if st.peers[slot].conn == 0 {
+			workers.remove(slot)
+		}
+	})
+}
+
 // connsOf returns the connections of these workers, except those that are gone.
 func (st *State) connsOf(workers set) []uint64 {
 	to := make([]uint64, 0, workers.count())
 	workers.each(func(slot int) {
-		if w := st.workers[slot]; w != nil && w.gone == nil {
-			to = append(to, w.to[0])
+		if conn := st.peers[slot].conn; conn != 0 {
+			to = append(to, conn)
 		}
 	})
 	return to
@@ -463,7 +474,13 @@ func (st *State) keepPlace(s *session, p *place, key string) (err error) {
 		return err
 	}
 	p.conns = make([]uint64, 0, p.workers.count())
-	p.workers.each(func(slot int) { p.conns = append(p.conns, st.workers[slot].to[0]) })
+	p.workers.each(func(slot int) {
+		conn := st.peers[slot].conn
+		if conn == 0 {
+			conn = st.workers[slot].to[0]
+		}
+		p.conns = append(p.conns, conn)
+	})
 	p.checked = ^uint64(0)
 	if len(p.rows) == 1 {
 		if s.single == nil {
@@ -489,8 +506,8 @@ func (st *State) alive(p *place) error {
 		return p.err
 	}
 	p.workers.each(func(slot int) {
-		if w := st.workers[slot]; p.err == nil && w.gone != nil {
-			p.err = w.gone
+		if p.err == nil && st.peers[slot].conn == 0 {
+			p.err = st.workers[slot].gone
 		}
 	})
 	if p.err == nil {

@@ -198,6 +198,7 @@ type State struct {
 	layout    placement.Map
 	workers   []*worker              // by slot; nil where free
 	processes map[uint64]*worker     // those that are there, by process
+	peers     []peer                 // by slot: what workers know of each other
 	busy      []uint32               // by slot: gangs of sessions that are there which the worker has yet to report
 	devices   int                    // of workers that are there
 	sharing   map[string]int64       // of them, by host, those that have no memory but their machine's

@@ -20,16 +20,14 @@ type worker struct {
 	slot    int
 	to      [1]uint64 // its connection
 	process *wire.Process
-	intro   []byte // see introduction
 	hello   *wire.Hello
 	offer   *wire.WorkerOffer // of hello
 	island  *island
 	name    string
-	gone    error     // why it is not there any more
-	why     error     // the same, without what a user can do
-	views   int       // sessions that have devices of it; the slot is free when they and it have gone
-	users   int       // sessions that it was told of: they have begun to use it
-	knows   knowledge // of workers that it was told of, and that were told of it
+	gone    error // why it is not there any more
+	why     error // the same, without what a user can do
+	views   int   // sessions that have devices of it; the slot is free when they and it have gone
+	users   int   // sessions that it was told of: they have begun to use it
 	spot    spot
 	last    *wire.Heartbeat
 	doing   doing // while it is looked at
@@ -148,7 +146,7 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 	st.seat(w, placed)
 	board := st.board(w.process.Host, w.offer.Board)
 	w.process.Board, w.process.Slot = board.GetNumber(), board.GetSlot()
-	w.introduction() // so that a program of thousands need not encode all
+	st.makePeer(w)
 	return w, board, nil
 }
 
@@ -185,8 +183,9 @@ func (st *State) seat(w *worker, placed *placement.Worker) {
 	w.island = st.islands[placed.Island.Index]
 	if w.slot < 0 {
 		w.slot = len(st.workers)
-		st.workers, st.busy = append(st.workers, nil), append(st.busy, 0)
+		st.workers, st.busy, st.peers = append(st.workers, nil), append(st.busy, 0), append(st.peers, peer{})
 	}
+	st.peers[w.slot] = peer{}
 }
 
 // apart returns the name of a worker that joins: its own, or, if another worker has that name, one with its process
@@ -283,6 +282,7 @@ func (st *State) noteLoss(w *worker, err error) {
 // workerLost removes a worker that has gone from the cluster.
 func (st *State) workerLost(w *worker, err error) {
 	st.noteLoss(w, err)
+	st.peers[w.slot].conn = 0
 	st.reach++
 	st.serve = true
 	st.devices -= len(w.offer.Devices)
@@ -296,7 +296,7 @@ func (st *State) workerLost(w *worker, err error) {
 	st.present = slices.DeleteFunc(slices.Clone(st.present), func(o *worker) bool { return o == w })
 	st.countConfined(w, -1)
 	// Peers first, so that operations that wait for its bytes end with its name.
-	known := w.knows.all()
+	known := st.peers[w.slot].knows.all()
 	to := st.connsOf(known)
 	if st.comeback != nil { // it is not known who was told of it
 		to = st.connsHere()
@@ -307,7 +307,7 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 	}
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{w.process.Number}, Why: wire.Of(w.gone)})
-	known.each(func(slot int) { st.workers[slot].knows.remove(w.slot) })
+	known.each(func(slot int) { st.peers[slot].knows.remove(w.slot) })
 	st.giveUpOn(w)
 	st.letRemains(w)
 	holds := st.artifactsOf(w) // and no longer wants others
