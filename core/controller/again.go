@@ -17,7 +17,7 @@ import (
 // again starts to compile a program whose artifact no worker has any more, for those that wait for it, unless that is
 // under way.
 func (st *State) again(c *compiled) {
-	if c.by != nil || len(c.artifact.wants) == 0 {
+	if c.by != nil || c.artifact.next() == nil {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
@@ -91,6 +91,8 @@ func (st *State) nowhere(c *compiled, why error) {
 	c.artifact.wants, c.asked = nil, nil
 	clear(c.artifact.wanted)
 	for _, w := range wants {
-		st.noSource(w, c.number, why)
+		if w.gone == nil {
+			st.noSource(w, c.number, why)
+		}
 	}
 }

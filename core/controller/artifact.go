@@ -25,10 +25,38 @@ import (
 
 // artifact is what the controller knows about a compiled program whose bytes workers have.
 type artifact struct {
-	senders senders
-	wants   []*worker // that wait for one of the holders to have time
-	wanted  map[*worker]bool
-	bytes   int64 // that the worker keeps which compiled it
+	of              *compiled
+	senders         senders
+	wants           []*worker // that wait for one of the holders to have time; some may have gone, see next
+	wanted          map[*worker]bool
+	bytes           int64 // that the worker keeps which compiled it
+	links[artifact]       // in the list of all
+}
+
+type artifacts = linkedList[artifact, *artifact]
+
+// newArtifact makes the artifact of a program.
+func (st *State) newArtifact(c *compiled) {
+	c.artifact = &artifact{of: c, bytes: c.loadable.Bytes, wanted: map[*worker]bool{}}
+	st.artifacts[c.number] = c
+	st.away.add(c.artifact)
+}
+
+// next returns the worker that waits first, nil if none does.
+func (a *artifact) next() *worker {
+	for len(a.wants) > 0 {
+		if w := a.wants[0]; w.gone == nil {
+			return w
+		}
+		a.serves()
+	}
+	return nil
+}
+
+// serves removes the worker that waits first.
+func (a *artifact) serves() {
+	delete(a.wanted, a.wants[0])
+	a.wants = a.wants[1:]
 }
 
 // transferNumber returns a number for a transfer, never used again.
@@ -60,9 +88,8 @@ func (st *State) noText(c *compiled, err error) {
 
 // keepArtifact records that a worker keeps what it has compiled.
 func (st *State) keepArtifact(c *compiled, by *worker) {
-	c.artifact = &artifact{bytes: c.loadable.Bytes, wanted: map[*worker]bool{}}
+	st.newArtifact(c)
 	c.artifact.senders.add(by)
-	st.artifacts[c.number] = c
 }
 
 // dropArtifact tells workers to forget a program that no session will load any more.
@@ -72,6 +99,7 @@ func (st *State) dropArtifact(c *compiled) {
 		return
 	}
 	delete(st.artifacts, c.number)
+	st.away.remove(a) // and if it is a losing.artifact, it leads to the next
 	var to []uint64
 	for _, w := range a.senders.holders {
 		if w.gone == nil {
@@ -120,14 +148,12 @@ func (st *State) give(c *compiled) {
 		st.again(c)
 		return
 	}
-	for len(a.wants) > 0 {
-		to := a.wants[0]
+	for to := a.next(); to != nil; to = a.next() {
 		from := a.senders.pick(to)
 		if from == nil && !a.senders.held[to] {
 			return
 		}
-		a.wants = a.wants[1:]
-		delete(a.wanted, to)
+		a.serves()
 		if a.senders.held[to] { // since it has asked
 			st.send(to.to[:], wire.KindSource, &wire.Source{Artifact: c.number,
 				Content: &wire.Content{Process: to.process.Number}})
@@ -188,32 +214,21 @@ func (st *State) discard(c *compiled) {
 	st.discarded[c.key]++
 }
 
-// artifactsOf returns the artifacts that a worker has, sends or receives, ascending. It is no longer among those that
-// wait for one.
-func (st *State) artifactsOf(w *worker) (numbers []uint64) {
-	for number, c := range st.artifacts {
-		a := c.artifact
-		if a.wanted[w] {
-			delete(a.wanted, w)
-			a.wants = slices.DeleteFunc(a.wants, func(o *worker) bool { return o == w })
-		}
-		if a.senders.has(w) {
-			numbers = append(numbers, number)
-		}
+// loseArtifact records that an artifact is no longer on a worker that is lost, on its way from or to it, or wanted by
+// it. It reports whether one of these was the case.
+func (st *State) loseArtifact(w *worker, a *artifact) bool {
+	wanted := a.wanted[w]
+	if wanted {
+		delete(a.wanted, w)
+		a.wants = slices.DeleteFunc(a.wants, func(o *worker) bool { return o == w })
 	}
-	slices.Sort(numbers)
-	return numbers
-}
-
-// loseArtifact records that an artifact is no longer on a worker that is lost.
-func (st *State) loseArtifact(w *worker, number uint64) {
-	c := st.artifacts[number]
-	if c == nil {
-		return
+	if !a.senders.has(w) {
+		return wanted
 	}
-	c.artifact.senders.lost(w)
-	if c.artifact.senders.held[w] {
-		st.lacks(c, w)
+	a.senders.lost(w)
+	if a.senders.held[w] {
+		st.lacks(a.of, w)
 	}
-	st.give(c)
+	st.give(a.of)
+	return true
 }

@@ -549,6 +549,15 @@ func (a *audit) taught() {
 }
 
 func (a *audit) artifacts() {
+	listed := 0
+	for one := range a.st.away.each {
+		if listed++; a.st.artifacts[one.of.number] != one.of {
+			a.say("artifact %d is in the list of those that workers have, and is not known", one.of.number)
+		}
+	}
+	if listed != len(a.st.artifacts) {
+		a.say("%d artifacts are listed, of %d", listed, len(a.st.artifacts))
+	}
 	for number, c := range a.st.artifacts {
 		if c.number != number || c.artifact == nil {
 			a.say("artifact %d is listed as artifact %d", c.number, number)
@@ -558,7 +567,9 @@ func (a *audit) artifacts() {
 		if c.users == 0 && !known {
 			a.say("artifact %d is kept, and no session uses it", number)
 		}
-		waits := len(c.artifact.wants) > 0 && c.by == nil // what is on its way comes, or is asked for again
+		isHere := func(w *worker) bool { return w.gone == nil }
+		// What is on its way comes, or is asked for again.
+		waits := slices.ContainsFunc(c.artifact.wants, isHere) && c.by == nil
 		if len(c.artifact.senders.holders) == 0 && (known || waits) && a.st.comeback == nil {
 			a.say("artifact %d is nowhere, and can be asked for", number)
 		}

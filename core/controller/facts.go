@@ -461,8 +461,7 @@ func (st *State) restoreCompiled(k *wire.KeptCompiled) (*compiled, error) {
 	}
 	st.compiled[c.key] = c
 	if c.loadable.Kept {
-		c.artifact = &artifact{bytes: c.loadable.Bytes, wanted: map[*worker]bool{}}
-		st.artifacts[c.number] = c
+		st.newArtifact(c)
 	}
 	st.enlist(c)
 	return c, nil

@@ -20,12 +20,12 @@ import (
 type losing struct {
 	w        *worker
 	sessions []uint32          // that had it; the first one is under way
-	holds    []uint64          // artifacts that it had, sent or received, by number
 	next     loss              // of that one
 	tickets  []uint64          // of its runs that wait for their places
 	gangs    []uint64          // of it, or, if no sessions are left, of those that have ended
 	array    *object           // of it, the next to be looked at; nil: none is left
 	program  *program          // the same of its programs
+	artifact *artifact         // the same of all artifacts
 	left     map[*place]*place // its places without the worker's devices; nil if there are no others
 	why      error             // why its arrays are lost
 }
@@ -47,13 +47,15 @@ const (
 	weightOfArray   = 30
 	weightOfLoss    = 700
 	weightOfUnload  = 100
-	// To take a worker out of those that have an artifact, of which there may be a thousand.
+	// To look whether the worker has an artifact, and to take it out of those that have it, of which there may be a
+	// thousand.
+	weightOfLookup   = 500
 	weightOfArtifact = 5000
 )
 
-// lose begins the loss of a worker that holds some artifacts.
-func (st *State) lose(w *worker, holds []uint64) {
-	l := &losing{w: w, why: st.errShards(w), holds: holds}
+// lose begins the loss of a worker.
+func (st *State) lose(w *worker) {
+	l := &losing{w: w, why: st.errShards(w), artifact: st.away.first}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.workers.has(w.slot) {
 			s.missing++
@@ -79,11 +81,12 @@ func (st *State) failLost() {
 			st.failUnderWay(l)
 		case len(l.sessions) > 0:
 			spent += st.loseNext(l, st.sessions[l.sessions[0]])
-		case len(l.holds) > 0:
-			number := l.holds[0]
-			l.holds = l.holds[1:]
-			spent += weightOfArtifact
-			st.loseArtifact(l.w, number)
+		case l.artifact != nil:
+			a := l.artifact
+			l.artifact = a.behind
+			if spent += weightOfLookup; st.loseArtifact(l.w, a) {
+				spent += weightOfArtifact
+			}
 		default:
 			if l.gangs = st.leavingOn(l.w); len(l.gangs) == 0 {
 				st.losing = slices.Delete(st.losing, 0, 1)

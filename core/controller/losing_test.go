@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
@@ -123,4 +124,63 @@ func TestProgramsOfALostWorkerAreLostSomeAtATime(t *testing.T) {
 	}
 	statustest.Equal(t, loaded(), 0, "programs are loaded on the worker that is lost")
 	statustest.Equal(t, len(s.programs), programs-2, "programs of the session")
+}
+
+// Likewise the artifacts that it had or waited for. Nothing is sent to it, though it still waits for some.
+func TestArtifactsOfALostWorkerAreLostSomeAtATime(t *testing.T) {
+	const artifacts = 500
+	b := newBed(t, Config{Limits: Limits{Store: 1}}, 8, 1) // artifacts are dropped with their programs
+	lost, others := b.workers[1], b.workers[2:]
+	for i := range uint64(artifacts) {
+		b.loads(i+1, true)
+		if i%2 == 0 {
+			b.say(lost, wire.KindHave, &wire.Have{Artifact: i + 1})
+			continue
+		}
+		for _, w := range slices.Insert(slices.Clone(others), 4, lost) { // the first worker sends to four of them at a time
+			b.say(w, wire.KindWant, &wire.Want{Artifact: i + 1})
+		}
+	}
+	b.st.Weigh(10 * weightOfArtifact)
+	w := b.st.conns.Get(lost).w
+	left := func() (n int) {
+		for _, c := range b.st.artifacts {
+			if c.artifact.wanted[w] || c.artifact.senders.has(w) {
+				n++
+			}
+		}
+		return n
+	}
+	step := func(ev Event) {
+		t.Helper()
+		ev.Now = b.now
+		for _, a := range b.st.Step(&ev, nil) {
+			if a.Kind == Send && slices.Contains(a.To, lost) {
+				t.Fatalf("the lost worker is sent a message of kind %d", a.Wire)
+			}
+		}
+		statustest.Check(t, b.st.Check())
+	}
+	had := left()
+	statustest.Equal(t, had, artifacts, "artifacts that the worker has or waits for")
+	step(Event{Kind: Lost, Conn: lost, Err: errLeft})
+	next := b.st.losing[0].artifact.of.number
+	step(Event{Kind: Message, Conn: b.client, Wire: wire.KindForget,
+		Message: &wire.Forget{Programs: []uint64{next, next + 1}}})
+	if _, is := b.st.artifacts[next]; is {
+		t.Fatal("an artifact is kept that no session has")
+	}
+	for b.st.More() {
+		had = left()
+		if l := b.st.losing; len(l) > 0 && l[0].artifact != nil { // others have their turn
+			wanted := l[0].artifact.of.number &^ 1
+			step(Event{Kind: Message, Conn: others[0], Wire: wire.KindHave, Message: &wire.Have{Artifact: wanted + 2}})
+		}
+		step(Event{Kind: Continue})
+		if n := had - left(); n > 25 {
+			t.Fatalf("%d artifacts were lost in two steps", n)
+		}
+	}
+	statustest.Equal(t, left(), 0, "artifacts that the worker has or waits for")
+	statustest.Equal(t, len(b.st.artifacts), artifacts-2, "artifacts")
 }

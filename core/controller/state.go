@@ -227,6 +227,7 @@ type State struct {
 	answering []*compiled          // that are ready, and that sessions still wait for
 	compile   uint64               // operation given last
 	artifacts map[uint64]*compiled // those whose bytes are with workers, by number
+	away      artifacts            // theirs, in the order in which they were made
 	taught    map[string]*program  // by which workers know devices, by place.spansKey: see like
 	moved     uint64               // number of a transfer given last
 	idle      []*compiled          // programs that no session has, oldest first

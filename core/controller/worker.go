@@ -310,12 +310,11 @@ func (st *State) workerLost(w *worker, err error) {
 	known.each(func(slot int) { st.peers[slot].knows.remove(w.slot) })
 	st.giveUpOn(w)
 	st.letRemains(w)
-	holds := st.artifactsOf(w) // and no longer wants others
 	st.compileElsewhere(w)
 	if w.views > 0 {
 		st.keepLoss(w)
 	}
-	st.lose(w, holds)
+	st.lose(w)
 }
 
 // giveUpOn fails what is held and would run on a worker that has gone.
