@@ -50,6 +50,9 @@ var (
 func (b *bed) plays(nodes int, input uint64) {
 	b.say(b.client, wire.KindPlay, &wire.Play{Op: b.next(), Graph: 1, Nodes: uint32(nodes), First: b.next() + 1<<20,
 		Inputs: []uint64{input}})
+	if b.st.gangs.Len() == 0 {
+		b.t.Fatal("no node of the play was dispatched")
+	}
 	for b.st.gangs.Len() > 0 { // later nodes are dispatched when earlier ones have ended on all workers
 		under := b.st.gangs.Numbers()
 		done := mustMarshal(b.t, &wire.Completed{Ok: under[:min(len(under), endsAtOnce)]})
@@ -209,8 +212,8 @@ var stepCases = []stepCase{
 		}},
 	{name: "play of 4,096 nodes", workers: 512, devices: 8,
 		begin: func(b *bed) {
-			b.loads(1, false)
-			b.puts(onAll(b))
+			b.install(1, 8*8, false)
+			b.puts(onAll(b)[:8*8])
 			b.say(b.client, wire.KindGraph, chainOf(1, 4096, 8*8, 8))
 		},
 		again: func(b *bed, i int) { b.plays(4096, 1) }},
