@@ -377,7 +377,7 @@ func (a *audit) memory(s *session) {
 
 // code counts again which gangs and programs use code, and compares that with the ledger.
 func (a *audit) code() {
-	runs, loaded := map[*resident]int{}, map[*compiled]map[int]int{}
+	runs, loaded := map[*resident]int{}, map[*compiled]*tally{}
 	for _, gangs := range []*series.Of[gang]{&a.st.gangs, &a.st.leaving} {
 		for _, g := range gangs.All() {
 			runs[g.code]++
@@ -404,21 +404,23 @@ func (a *audit) code() {
 	}
 	for p := range all {
 		if loaded[p.of] == nil {
-			loaded[p.of] = map[int]int{}
+			loaded[p.of] = new(tally)
 		}
 		if p.of.codeBytes() > 0 {
-			p.loaded.each(func(slot int) { loaded[p.of][slot]++ })
+			p.loaded.each(loaded[p.of].add)
 		}
 	}
 	for r := range runs {
 		if loaded[r.of] == nil {
-			loaded[r.of] = map[int]int{}
+			loaded[r.of] = new(tally)
 		}
 	}
 	at := map[int]int64{}
 	for c, on := range loaded {
-		if !maps.Equal(c.loadedOn, on) {
-			a.say("program %s is loaded on workers %v, %v by its count", c.info.Name, on, c.loadedOn)
+		for slot := range max(len(*on), len(c.loadedOn)) {
+			if n, counted := on.at(slot), c.loadedOn.at(slot); n != counted {
+				a.say("%d programs %s are loaded on the worker of slot %d, %d by their count", n, c.info.Name, slot, counted)
+			}
 		}
 		for _, r := range c.residents {
 			for _, d := range r.at {

@@ -90,17 +90,31 @@ func (st *State) leaveCode(g *gang) {
 	}
 }
 
+// tally counts something by the slots of workers.
+type tally []int32
+
+func (t tally) at(slot int) int32 {
+	if slot < len(t) {
+		return t[slot]
+	}
+	return 0
+}
+
+func (t *tally) add(slot int) {
+	for len(*t) <= slot {
+		*t = append(*t, 0)
+	}
+	(*t)[slot]++
+}
+
 // loads counts the workers that are told to load a session's program, and have not been told before.
 func (c *compiled) loads(p *program, workers set) {
 	if c.codeBytes() == 0 {
 		return
 	}
-	if c.loadedOn == nil {
-		c.loadedOn = map[int]int{}
-	}
 	workers.each(func(slot int) {
 		if !p.loaded.has(slot) {
-			c.loadedOn[slot]++
+			c.loadedOn.add(slot)
 		}
 	})
 }
@@ -114,12 +128,8 @@ func (st *State) letProgram(p *program) {
 	}
 	p.place.s.allPrograms.remove(p)
 	st.unteach(p)
-	if c := p.of; c.loadedOn != nil {
-		p.loaded.each(func(slot int) {
-			if c.loadedOn[slot]--; c.loadedOn[slot] == 0 {
-				delete(c.loadedOn, slot)
-			}
-		})
+	if c := p.of; c.codeBytes() > 0 {
+		p.loaded.each(func(slot int) { c.loadedOn[slot]-- })
 		for _, r := range c.residents {
 			st.unloadUnused(r)
 		}
@@ -130,11 +140,11 @@ func (st *State) letProgram(p *program) {
 // unloadUnused takes code out of the ledger if nothing uses it any more.
 func (st *State) unloadUnused(r *resident) {
 	c := r.of
-	if r.runs > 0 || !r.lost && c.loadedOn[r.slot] > 0 {
+	if r.runs > 0 || !r.lost && c.loadedOn.at(r.slot) > 0 {
 		return
 	}
 	used := false
-	r.workers.each(func(slot int) { used = used || !r.lost && c.loadedOn[slot] > 0 })
+	r.workers.each(func(slot int) { used = used || !r.lost && c.loadedOn.at(slot) > 0 })
 	if used {
 		return
 	}

@@ -44,7 +44,7 @@ type compiled struct {
 	bytes         int64
 	// Of one whose code takes device memory, see code.go.
 	residents map[uint64]*resident
-	loadedOn  map[int]int // programs of sessions, by the slot of a worker that was told to load them
+	loadedOn  tally // programs of sessions, by the slot of a worker that was told to load them
 }
 
 // waiter is a session that waits for a program.
