@@ -142,7 +142,8 @@ func (e *entry) leave() {
 // meetPeers makes the exchange of blocks with other processes, which then owns the listeners.
 func (e *entry) meetPeers() (err error) {
 	peers, pool := e.options, shm.NewPool(shm.Config{Pin: e.pin()})
-	if l, ok := e.Driver.(device.Lender); ok && e.board != nil {
+	l, lends := e.Driver.(device.Lender)
+	if lends = lends && e.board != nil; lends {
 		file, memory := l.Lent()
 		e.board.Lend(file, memory, pool)
 	}
@@ -150,7 +151,7 @@ func (e *entry) meetPeers() (err error) {
 	e.exchange, err = bulk.New(bulk.Config{
 		Self: e.welcome.Process, Host: e.hello.Host, Options: peers, Listeners: e.listeners, Log: e.Log, Here: true,
 		Hello: &wire.Hello{Name: e.Name, Cluster: e.welcome.Cluster, Proof: wire.Prove(e.welcome.Proof, e.welcome.Process)},
-		Pool:  pool,
+		Pool:  pool, Lends: lends,
 	})
 	if err != nil {
 		return err

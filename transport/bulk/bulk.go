@@ -90,8 +90,10 @@ type Config struct {
 	// Listeners are where peers come; the exchange owns them. Without any, this
 	// side dials the process that it expects something from.
 	Listeners []transport.Listener
-	Pool      *shm.Pool     // memory of blocks; one of its own
-	DialTime  time.Duration // how long what is under way waits for a peer to be reached; 10 s
+	Pool      *shm.Pool // memory of blocks; one of its own
+	// Lends has blocks be in shared memory, which this process lends to others of its host.
+	Lends    bool
+	DialTime time.Duration // how long what is under way waits for a peer to be reached; 10 s
 	// Here has Expect make the callback itself where the block has come, and others
 	// that are due: for who holds no lock then that a callback may want. It saves a
 	// goroutine.
@@ -125,7 +127,7 @@ type Exchange struct {
 	config Config
 	table  *match.Table[*incoming]
 	pool   *shm.Pool
-	arena  *shm.Arena // memory of this process alone
+	arena  *shm.Arena // memory that no other process writes to
 	rooms  *shm.Arena // memory that several peers write to
 	shelf  shelf      // memory that several peers read
 	calls  match.Calls
@@ -171,7 +173,7 @@ func New(config Config) (*Exchange, error) {
 	config.Options.MaxFrame = transport.ShortFrame // what is longer goes another way
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
 		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}, trips: trips, offers: maxOffers}
-	x.arena = x.pool.Arena("blocks", false, nil)
+	x.arena = x.pool.Arena("blocks", config.Lends, nil)
 	x.rooms = x.pool.Arena("arrays from several", true, nil)
 	x.shelf.arena = x.pool.Arena("short blocks", true, nil)
 	x.copies.awaits = map[source]*pass{}

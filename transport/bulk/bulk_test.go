@@ -54,7 +54,7 @@ func worldTold(t testing.TB, kind string, n int, deaf func(i int) bool, log slog
 	addresses := make([][]string, n+1)
 	for i := 1; i <= n; i++ {
 		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: o, Log: slog.New(log),
-			Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
+			Pool: shm.NewPool(shm.Config{Limit: 1 << 30}), Lends: i == 1}
 		if !deaf(i) {
 			l, err := stream.Listen(address(kind, dir, i), o, func(peer string, err error) {
 				t.Logf("%s was not let in: %v", peer, err)
@@ -94,6 +94,28 @@ func TestExchange(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World { return world(t, kind, n, none) })
 		})
+	}
+}
+
+// What comes through sockets lies in shared memory in a process that lends it, and in no other.
+func TestBlocksOfSocketsAreToBeLent(t *testing.T) {
+	w := world(t, "tcp", 2, none)
+	const size = 3 << 20
+	for i, lends := range []bool{true, false} {
+		x, from := w.Exchanges[i].(*Exchange), w.Exchanges[1-i]
+		came := make(chan transport.Block, 1)
+		x.Expect(uint64(2-i), key(1, 0), size, nil, func(b transport.Block, err error) {
+			statustest.Check(t, err)
+			came <- b
+		})
+		from.PushBytes(uint64(i+1), key(1, 0), make([]byte, size), nil)
+		b := <-came
+		s, _ := x.pool.Find(b.Data)
+		statustest.Equal(t, s != nil, lends, "whether a block of process %d lies in shared memory", i+1)
+		b.Release()
+	}
+	for _, x := range w.Exchanges {
+		x.Close()
 	}
 }
 

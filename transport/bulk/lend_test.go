@@ -86,7 +86,7 @@ func TestMemoryThatOthersCannotReadIsNotLent(t *testing.T) {
 	for kind, want := range map[string]string{"unix": "do not lie in shared memory", "tcp": "not on this host"} {
 		w := world(t, kind, 2, none)
 		x := w.Exchanges[0].(*Exchange)
-		private, err := x.arena.Make(100)
+		private, err := x.pool.Arena("private", false, nil).Make(100)
 		statustest.OK(t, err)
 		err = x.CanLend(2, private.Data)
 		done, arrived := make(chan error, 1), make(chan error, 1)
