@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +21,8 @@ import (
 //
 // It is a syscall.RawConn. One goroutine at a time reads, and one writes. Close may come from any.
 type quiet struct {
-	file   *os.File        // the socket, which never blocks
-	socket syscall.RawConn // of file
+	mu     sync.RWMutex // held to use the socket, which never blocks
+	fd     int          // -1 if it is closed
 	reads  waiting
 	writes waiting
 
@@ -33,16 +34,14 @@ type quiet struct {
 
 // quieted makes a socket quiet, and closes it where that fails.
 func quieted(socket *net.UnixConn) (_ *quiet, err error) {
-	defer socket.Close() // the file stays
+	defer socket.Close()
 	q := &quiet{}
-	if q.file, err = unpolled(socket); err != nil {
+	if q.fd, err = duplicate(socket); err != nil {
 		return nil, err
 	}
 	q.try = q.sendmsg
-	if q.socket, err = q.file.SyscallConn(); err == nil {
-		err = errors.Join(q.reads.init(q.socket, unix.EPOLLIN|unix.EPOLLRDHUP, 0),
-			q.writes.init(q.socket, unix.EPOLLONESHOT, unix.EPOLLOUT|unix.EPOLLONESHOT))
-	}
+	err = errors.Join(q.reads.init(q, unix.EPOLLIN|unix.EPOLLRDHUP, 0),
+		q.writes.init(q, unix.EPOLLONESHOT, unix.EPOLLOUT|unix.EPOLLONESHOT))
 	if err != nil {
 		q.Close()
 		return nil, err
@@ -50,33 +49,36 @@ func quieted(socket *net.UnixConn) (_ *quiet, err error) {
 	return q, nil
 }
 
-// unpolled opens a socket once more, as a file that is not in Go's poller.
-func unpolled(socket syscall.Conn) (*os.File, error) {
-	fd, err := duplicate(socket)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.SetNonblock(fd, false); err != nil { // what never blocks is put into the poller
-		unix.Close(fd)
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), "unix socket")
-	return file, unix.SetNonblock(fd, true)
-}
-
-// loud puts the socket into Go's poller, and closes the quiet one.
+// loud puts the socket into Go's poller. The quiet one is closed.
 func (q *quiet) loud() (net.Conn, error) {
-	defer q.Close()
-	return net.FileConn(q.file)
+	file := os.NewFile(uintptr(q.take()), "unix socket")
+	defer file.Close()
+	return net.FileConn(file)
 }
 
-// Close ends what waits.
-func (q *quiet) Close() error {
-	return errors.Join(q.reads.poll.Close(), q.writes.poll.Close(), q.file.Close())
+// Close ends what waits. The socket is closed when it returns.
+func (q *quiet) Close() error { return unix.Close(q.take()) }
+
+// take ends what waits, and returns the socket; -1 if it was taken before.
+func (q *quiet) take() int {
+	_, _ = q.reads.poll.Close(), q.writes.poll.Close()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	fd := q.fd
+	q.fd = -1
+	return fd
 }
 
 // Control implements syscall.RawConn.
-func (q *quiet) Control(f func(fd uintptr)) error { return q.socket.Control(f) }
+func (q *quiet) Control(f func(fd uintptr)) error {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if q.fd < 0 {
+		return net.ErrClosed
+	}
+	f(uintptr(q.fd))
+	return nil
+}
 
 // Read implements syscall.RawConn.
 func (q *quiet) Read(f func(fd uintptr) bool) error { return q.reads.until(f) }
@@ -84,7 +86,7 @@ func (q *quiet) Read(f func(fd uintptr) bool) error { return q.reads.until(f) }
 // Write implements syscall.RawConn.
 func (q *quiet) Write(f func(fd uintptr) bool) error {
 	q.writes.try = f
-	if err := q.socket.Control(q.writes.once); err != nil || q.writes.done {
+	if err := q.Control(q.writes.once); err != nil || q.writes.done {
 		return err
 	}
 	return q.writes.until(f)
@@ -114,7 +116,7 @@ func (q *quiet) sendmsg(fd uintptr) bool {
 type waiting struct {
 	poll   *os.File        // epoll's
 	raw    syscall.RawConn // of poll
-	socket syscall.RawConn
+	socket *quiet
 	arm    uint32 // the events to ask for each time; 0 if they have been asked for once and for all
 
 	try  func(fd uintptr) bool
@@ -124,7 +126,7 @@ type waiting struct {
 	next func(poll uintptr) bool // asks for the events, and tries
 }
 
-func (w *waiting) init(socket syscall.RawConn, events, arm uint32) error {
+func (w *waiting) init(socket *quiet, events, arm uint32) error {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return err
