@@ -301,10 +301,15 @@ var directly = []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spm
 	spmd.CollectiveBroadcast, spmd.RaggedAllToAll}
 
 // drawDirect draws a large collective among processes that share a board.
-func drawDirect(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
-	processes = rapid.IntRange(2, 4).Draw(t, "processes of direct")
-	n := processes * rapid.IntRange(1, 2).Draw(t, "ranks each")
-	ranks = rapid.Permutation(blocked(n, processes)).Draw(t, "ranks")
+func drawDirect(t *rapid.T) (int, []Place, *spmd.Spec) {
+	processes, each := rapid.IntRange(2, 4).Draw(t, "processes of direct"), rapid.IntRange(1, 2).Draw(t, "ranks each")
+	columns := rapid.Int64Range(200, 900)
+	if rapid.IntRange(0, 15).Draw(t, "many") == 0 {
+		processes, each = rapid.IntRange(5, 16).Draw(t, "many processes"), 4
+		columns = rapid.Int64Range(20, 90)
+	}
+	n := processes * each
+	ranks := rapid.Permutation(blocked(n, processes)).Draw(t, "ranks")
 	next := map[uint64]int{}
 	for i := range ranks {
 		ranks[i].Local = next[ranks[i].Process]
@@ -316,7 +321,7 @@ func drawDirect(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
 	}
 	d.Op = rapid.SampledFrom(directly).Draw(t, "op")
 	x := shape.Shape{DType: shape.F32, Dims: []int64{rapid.Int64Range(1, 3).Draw(t, "rows"),
-		rapid.Int64Range(200, 900).Draw(t, "columns")}}
+		columns.Draw(t, "columns")}}
 	d.Reduction, d.DType, d.Dim = spmd.Sum, shape.F32, rapid.IntRange(0, 1).Draw(t, "along")
 	switch d.Op {
 	case spmd.AllReduce:
