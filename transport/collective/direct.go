@@ -240,7 +240,7 @@ func (m *meeting) stays(peer int) {
 		return
 	}
 	defer b.leave()
-	m.holds.Store(1)
+	m.holds.Store(2) // one until the gang knows that it waits: who aborts it may be quicker
 	b.mu.Lock()
 	b.waits[mail{b.self, g.id, m.part()}] = wait{m, peer} // a key that no letter has
 	b.open[m] = 1
@@ -248,6 +248,7 @@ func (m *meeting) stays(peer int) {
 	if err := g.wait(m); err != nil { // aborted while the above was told
 		g.fail(err)
 	}
+	m.letGo(nil)
 }
 
 // giveBack returns the memory that the meeting has borrowed, and ends what it lends.
