@@ -116,8 +116,10 @@ func (q *quiet) sendmsg(fd uintptr) bool {
 type waiting struct {
 	poll   *os.File        // epoll's
 	raw    syscall.RawConn // of poll
+	fd     int             // of poll
 	socket *quiet
-	arm    uint32 // the events to ask for each time; 0 if they have been asked for once and for all
+	rest   uint32 // the events to ask for while nothing waits
+	arm    uint32 // those to ask for each time, for something that waits; 0 if rest has them
 
 	try  func(fd uintptr) bool
 	done bool
@@ -126,39 +128,43 @@ type waiting struct {
 	next func(poll uintptr) bool // asks for the events, and tries
 }
 
-func (w *waiting) init(socket *quiet, events, arm uint32) error {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
+func (w *waiting) init(socket *quiet, rest, arm uint32) (err error) {
+	if w.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
 	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		unix.Close(fd)
+	if err := unix.SetNonblock(w.fd, true); err != nil {
+		unix.Close(w.fd)
 		return err
 	}
-	w.poll, w.socket, w.arm = os.NewFile(uintptr(fd), "epoll"), socket, arm
+	w.poll, w.socket, w.rest, w.arm = os.NewFile(uintptr(w.fd), "epoll"), socket, rest, arm
 	if w.raw, err = w.poll.SyscallConn(); err != nil {
 		return err
 	}
-	control := func(op int, events uint32) func(socket uintptr) {
-		return func(socket uintptr) {
-			w.err = unix.EpollCtl(fd, op, int(socket), &unix.EpollEvent{Events: events})
-		}
-	}
-	if err := errors.Join(socket.Control(control(unix.EPOLL_CTL_ADD, events)), w.err); err != nil {
-		return err
-	}
 	w.once = func(fd uintptr) { w.done = w.try(fd) }
-	again := control(unix.EPOLL_CTL_MOD, arm)
 	w.next = func(uintptr) bool { // in which poll is not closed
-		if arm != 0 {
-			if w.err = errors.Join(socket.Control(again), w.err); w.err != nil {
+		if w.arm != 0 {
+			if w.err = w.ask(unix.EPOLL_CTL_MOD, w.arm); w.err != nil {
 				return true
 			}
 		}
-		w.err = socket.Control(w.once)
+		w.err = w.socket.Control(w.once)
+		if w.done && w.arm != 0 { // one shot is spent only by who takes the event, and Go's poller does not
+			w.err = w.ask(unix.EPOLL_CTL_MOD, w.rest)
+		}
 		return w.done || w.err != nil
 	}
-	return nil
+	return w.ask(unix.EPOLL_CTL_ADD, rest)
+}
+
+// ask tells epoll of which events of the socket there is to be word.
+func (w *waiting) ask(op int, events uint32) (err error) {
+	closed := w.socket.Control(func(fd uintptr) {
+		err = unix.EpollCtl(w.fd, op, int(fd), &unix.EpollEvent{Events: events})
+	})
+	if closed != nil {
+		return closed
+	}
+	return err
 }
 
 // until tries until it returns true, each time that there may be something new.
