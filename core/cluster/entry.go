@@ -142,10 +142,11 @@ func (e *entry) leave() {
 // meetPeers makes the exchange of blocks with other processes, which then owns the listeners.
 func (e *entry) meetPeers() (err error) {
 	peers, pool := e.options, shm.NewPool(shm.Config{Pin: e.pin()})
-	l, lends := e.Driver.(device.Lender)
-	if lends = lends && e.board != nil; lends {
+	lends := false
+	if l, ok := e.Driver.(device.Lender); ok && e.board != nil {
 		file, memory := l.Lent()
 		e.board.Lend(file, memory, pool)
+		lends = memory != nil
 	}
 	peers.Token = "" // peers ask for a proof instead
 	e.exchange, err = bulk.New(bulk.Config{

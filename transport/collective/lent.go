@@ -200,13 +200,13 @@ func (l *lending) find(array []byte) (file int, at int64) {
 	}
 	l.mu.Lock()
 	file, ok := l.files[s]
-	if !ok {
-		file = l.free()
-		ok = file < 0 || !l.publish(file, int(s.File.Fd()), s.Size)
-	}
 	if ok {
 		l.mu.Unlock()
 		return file, at
+	}
+	if file = l.free(); file < 0 || !l.publish(file, int(s.File.Fd()), s.Size) {
+		l.mu.Unlock()
+		return -1, 0
 	}
 	if l.files == nil {
 		l.files = map[*shm.Segment]int{}

@@ -77,7 +77,7 @@ type meeting struct {
 // from holds what a meeting has received from a peer.
 type from struct {
 	block  transport.Block // set before its hold is let go
-	place  int             // of the peer on the board, if letter is set
+	place  int             // of the peer on the board, if letter or lent is set
 	letter letter          // of the block, if that lies in an area or comes by the exchange
 	owes   atomic.Uint32   // what the exchange has yet to do, for Waits
 	lent   [][]byte        // borrowed from it: of each call the operands and the results; nil if it has gone
