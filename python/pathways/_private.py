@@ -304,8 +304,8 @@ def replaced(code: bytes, by: Mapping[str, Callable[[Any], Any]]) -> bytes | Non
     by: for an operation's name or the target of a custom call, the function that returns the value, and builds before
       the operation what that needs.
 
-    None is returned if the program has no such operation, or is not StableHLO's portable bytecode, as which jaxlib
-    passes all programs.
+    None is returned if the program has no such operation, or is no StableHLO in portable bytecode, as which jaxlib
+    passes all programs, or of a version that jaxlib does not read.
     """
     from jax.extend.mlir import ir
     from jax.extend.mlir.dialects import stablehlo
@@ -325,7 +325,10 @@ def replaced(code: bytes, by: Mapping[str, Callable[[Any], Any]]) -> bytes | Non
         return ir.WalkResult.ADVANCE
 
     with mlir.make_ir_context() as context:
-        module = stablehlo.deserialize_portable_artifact(context, code)
+        try:
+            module = stablehlo.deserialize_portable_artifact(context, code)
+        except ValueError:  # the plugin may be newer than jaxlib
+            return None
         module.operation.walk(visit)
         if not found:
             return None
