@@ -220,7 +220,8 @@ profile: $(VENV)/.installed ## record what runs often, by which Go compiles the 
 		$(call plugins,$(VENV)) $(GO) test -vet=off -trimpath -run '^$$' -bench "$${each#*:}" -o out/profile/test \
 			-cpuprofile out/profile/$${package//\//-}.cpu ./$$package; \
 	done
-	$(GO) tool pprof -symbolize=none -proto out/profile/*.cpu >capi/lib/default.pgo
+	$(GO) tool pprof -symbolize=none -proto out/profile/*.cpu >out/profile/all
+	@mv out/profile/all capi/lib/default.pgo
 
 .PHONY: notebooks
 notebooks: $(VENV)/.installed ## run the notebooks of examples/, and keep what they show
