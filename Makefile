@@ -210,8 +210,8 @@ generated = git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.json' '*.p
 
 # Go compiles the library by capi/lib/default.pgo, which says what runs often: these benchmarks of what a computation
 # goes through, from the client's call to the devices of a worker and back.
-hot := core/client:Run core/controller/server:Server/queues core/worker:Run core/executor:Enter core/embedded:SubmitFree \
-	device/pjrt:Execute capi/cluster:Execute transport/stream:Conn/unix transport/collective:Scalar
+hot := core/client:Run core/controller/server:Server/queues core/worker:Run core/executor:Enter \
+	core/embedded:SubmitFree device/pjrt:Execute capi/cluster:Execute transport/stream:Conn/unix transport/collective:Scalar
 .PHONY: profile
 profile: $(VENV)/.installed ## record what runs often, by which Go compiles the library
 	@rm -rf out/profile && mkdir -p out/profile

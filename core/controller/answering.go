@@ -6,10 +6,10 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// When a program is compiled, hundreds of sessions may wait for it, each on thousands of workers. State gives it to one
-// session after the other, in parts, and takes other events in between: first it tells the workers of the session, then
-// of each other, and then it tells them to load the program, and the client that it has it. What was told is not undone
-// if the session ends, or a worker is lost, before the last part.
+// Hundreds of sessions may wait while a program compiles, each on thousands of workers. State then answers one session
+// after another, in parts, and handles other events in between. First the workers are told of the session, then of each
+// other; last they are told to load the program, and the client that it is compiled. If the session ends or a worker is
+// lost before the last part, what was told is not undone.
 
 // share begins to answer the sessions that wait for a program.
 func (st *State) share(c *compiled) {

@@ -225,7 +225,7 @@ func (st *State) teachFew(w *worker, few []int) {
 // haveMet has all workers of a place know each other.
 func (st *State) haveMet(at *place) {
 	if !at.met {
-		at.met = true // whoever takes the place of one that is lost has another place
+		at.met = true // a worker that replaces a lost one is in new places only, see rebind.go
 		st.introduce(at.workers)
 	}
 }

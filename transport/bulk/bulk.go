@@ -91,7 +91,7 @@ type Config struct {
 	// side dials the process that it expects something from.
 	Listeners []transport.Listener
 	Pool      *shm.Pool // memory of blocks; one of its own
-	// Lends has blocks be in shared memory, which this process lends to others of its host.
+	// Lends puts blocks that come by sockets into shared memory, which this process lends to others of its host.
 	Lends    bool
 	DialTime time.Duration // how long what is under way waits for a peer to be reached; 10 s
 	// Here has Expect make the callback itself where the block has come, and others

@@ -400,7 +400,7 @@ func (l *lending) close() {
 	}
 }
 
-// drop has a file, if there is one, be unmapped once nobody reads it.
+// drop unmaps a file as soon as nobody reads it. f may be nil.
 func (f *lender) drop() {
 	if f != nil {
 		f.gone = true
