@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/wire/wiretest"
+	"github.com/openpathways/pathways/device/sim"
 )
 
 // The sessions that wait for a program get it some at a time, so that others come in between, such as the end of one of
@@ -113,6 +114,43 @@ func TestWorkersHearOfTheSessionAndOfEachOtherBeforeTheyLoad(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While a program is compiled again for a worker that lacks it, sessions may still wait for their answers to the first
+// compilation. If the last of these is not wanted any more, the worker gets the program nonetheless.
+func TestAProgramIsCompiledAgainThoughNoSessionWaitsForAnAnswer(t *testing.T) {
+	b := newBed(t, Config{}, 2, 1)
+	compile := func(program uint64, device int) {
+		b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
+			Text: wire.ContentOf([]byte("p")), Options: sim.CompileOptions([]int{device})})
+	}
+	compile(1, 0)
+	op := b.st.compile
+	var rest []uint64
+	for program := uint64(2); program <= 60; program++ {
+		compile(program, 1)
+		rest = append(rest, program)
+	}
+	b.st.Weigh(1)
+	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op, Info: &wire.ProgramInfo{Name: "p"},
+		Loadable: &wire.Loadable{Kept: true}})
+	s := b.st.sessions[1]
+	for s.programs[2] == nil {
+		b.step(Event{Kind: Continue})
+	}
+	b.st.Weigh(weightOfInstall) // to lose the worker takes as long as two answers
+	b.step(Event{Kind: Lost, Conn: b.workers[0], Err: errLeft})
+	b.say(b.workers[1], wire.KindWant, &wire.Want{Artifact: op})
+	c := b.st.artifacts[op]
+	if c.by == nil || len(s.compiling) == 0 {
+		t.Fatalf("the program is compiled again: %v, and %d answers are outstanding", c.by != nil, len(s.compiling))
+	}
+	b.say(b.client, wire.KindForget, &wire.Forget{Programs: rest[1:]})
+	if c.unwanted {
+		t.Error("the worker was told that no session waits for the program")
+	}
+	statustest.Equal(t, len(s.compiling), 0, "answers are outstanding")
+	statustest.Check(t, b.st.Check())
 }
 
 func TestASetIsCutToItsLowestMembers(t *testing.T) {

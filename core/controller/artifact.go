@@ -27,7 +27,7 @@ import (
 type artifact struct {
 	of              *compiled
 	senders         senders
-	wants           []*worker // that wait for one of the holders to have time; some may have gone, see next
+	wants           []*worker // that wait for one of the holders to have time; next passes over those that have gone
 	wanted          map[*worker]bool
 	bytes           int64 // that the worker keeps which compiled it
 	links[artifact]       // in the list of all
@@ -214,16 +214,11 @@ func (st *State) discard(c *compiled) {
 	st.discarded[c.key]++
 }
 
-// loseArtifact records that an artifact is no longer on a worker that is lost, on its way from or to it, or wanted by
-// it. It reports whether one of these was the case.
+// loseArtifact records that an artifact is no longer on a worker that is lost, nor on its way from or to it. It reports
+// whether one of these was the case. If the worker waits for the artifact, next passes over it when its turn comes.
 func (st *State) loseArtifact(w *worker, a *artifact) bool {
-	wanted := a.wanted[w]
-	if wanted {
-		delete(a.wanted, w)
-		a.wants = slices.DeleteFunc(a.wants, func(o *worker) bool { return o == w })
-	}
 	if !a.senders.has(w) {
-		return wanted
+		return false
 	}
 	a.senders.lost(w)
 	if a.senders.held[w] {

@@ -107,6 +107,18 @@ func (t *tally) add(slot int) {
 	(*t)[slot]++
 }
 
+// remove takes back an add. A tally of nothing takes no memory.
+func (t *tally) remove(slot int) {
+	(*t)[slot]--
+	n := len(*t)
+	for n > 0 && (*t)[n-1] == 0 {
+		n--
+	}
+	if *t = (*t)[:n]; n == 0 {
+		*t = nil
+	}
+}
+
 // loads counts the workers that are told to load a session's program, and have not been told before.
 func (c *compiled) loads(p *program, workers set) {
 	if c.codeBytes() == 0 {
@@ -129,7 +141,7 @@ func (st *State) letProgram(p *program) {
 	p.place.s.allPrograms.remove(p)
 	st.unteach(p)
 	if c := p.of; c.codeBytes() > 0 {
-		p.loaded.each(func(slot int) { c.loadedOn[slot]-- })
+		p.loaded.each(func(slot int) { c.loadedOn.remove(slot) })
 		for _, r := range c.residents {
 			st.unloadUnused(r)
 		}

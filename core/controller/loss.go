@@ -232,7 +232,7 @@ func (st *State) unloaded(p *program, slot int) {
 	p.loaded.remove(slot)
 	p.loading.remove(slot)
 	if c := p.of; c.codeBytes() > 0 {
-		c.loadedOn[slot]--
+		c.loadedOn.remove(slot)
 		for _, r := range c.residents {
 			if r.workers.has(slot) {
 				r.lost = r.lost || st.workers[slot].gone != nil

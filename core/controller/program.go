@@ -159,10 +159,11 @@ func (st *State) tellSlow() {
 }
 
 // leave removes waiters of a program. If none are left, its worker need not
-// begin to compile; a compilation that has begun cannot stop, and its result is kept.
+// begin to compile; a compilation that has begun cannot stop, and its result is kept. A program that is ready is only
+// compiled again for workers that wait for its artifact.
 func (st *State) leave(c *compiled, who func(waiter) bool) {
 	c.waiting = slices.DeleteFunc(c.waiting, who)
-	if len(c.waiting) == 0 && c.by != nil && !c.unwanted {
+	if len(c.waiting) == 0 && c.by != nil && !c.ready && !c.unwanted {
 		c.unwanted = true
 		st.send(c.by.to[:], wire.KindForget, &wire.Forget{Compiles: []uint64{c.op}})
 	}
