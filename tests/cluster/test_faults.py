@@ -57,7 +57,10 @@ except (RuntimeError, ValueError) as error:  # JAX's, a program's, and what JAX'
 )
 PLAYS = FOREVER.replace("def twenty", "@pathways.program\ndef twenty")
 LARGE = FOREVER.replace("len(devices) * 64", "len(devices) << 16")  # 256 KiB a device, in areas that workers share
-LONG = FOREVER.replace("len(devices) * 64", "len(devices) << 21")  # 8 MiB, which the others read where they lie
+# 8 MiB, which the others read where they lie: in the memory of devices, or in what a client has put them into.
+LONG = FOREVER.replace("len(devices) * 64", "len(devices) << 21").replace(
+    "        print(rounds", "        y = jax.device_put(got, x.sharding)\n        print(rounds"
+)
 
 # Behind the loss of the controller: init() does not go on returning as if the devices could be used.
 AGAIN = """

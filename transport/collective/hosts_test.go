@@ -60,6 +60,17 @@ func (h hosts) spec() *spmd.Spec {
 		s.Results = []shape.Shape{{DType: shape.F32, Dims: []int64{h.bytes / 4 / n}}}
 	case spmd.AllGather:
 		s.Results = []shape.Shape{{DType: shape.F32, Dims: []int64{h.bytes / 4 * n}}}
+	case spmd.CollectiveBroadcast:
+		s.Groups[0][0], s.Groups[0][1] = 1, 0 // the source comes first
+	case spmd.CollectivePermute:
+		s.Groups = nil
+		for r := range h.ranks() {
+			s.Pairs = append(s.Pairs, [2]int{r, (r + 1) % h.ranks()})
+		}
+	case spmd.RaggedAllToAll: // as AllToAll
+		rows := shape.Shape{DType: shape.F32, Dims: []int64{n, h.bytes / 4 / n}}
+		list := shape.Shape{DType: shape.S64, Dims: []int64{n}}
+		s.Operands, s.Results = []shape.Shape{rows, rows, list, list, list, list}, []shape.Shape{rows}
 	}
 	return s
 }
@@ -103,8 +114,12 @@ func (h hosts) check(rank int, result []byte) error {
 			want = sums[(rank*len(x)+i)%period]
 		case spmd.AllGather:
 			want = brings(i/part, i%part)
-		case spmd.AllToAll:
+		case spmd.AllToAll, spmd.RaggedAllToAll:
 			want = brings(i/part, rank*part+i%part)
+		case spmd.CollectiveBroadcast:
+			want = brings(1, i)
+		case spmd.CollectivePermute:
+			want = brings((rank+h.ranks()-1)%h.ranks(), i)
 		}
 		if x[i] != want {
 			return fmt.Errorf("element %d of rank %d is %v, want %v", i, rank, x[i], want)
@@ -321,15 +336,24 @@ func (w *farWorkers) right(ends <-chan error) {
 // others has the workers in the test's process do some collectives of their own: all goes on for them, and takes its
 // time.
 func (w *farWorkers) others() {
+	var all []*Engine
+	for _, f := range w.near {
+		all = append(all, f.e)
+	}
+	goOn(w, 1, all)
+}
+
+// goOn has engines do some collectives of a gang in which each has a rank.
+func goOn(t testing.TB, launch int32, engines []*Engine) {
 	x := shape.Shape{DType: shape.F32, Dims: []int64{16 << 10}}
-	s := allReduce(w.ends, x)
+	s := allReduce(len(engines), x)
 	for range 3 {
 		var all sync.WaitGroup
-		for _, f := range w.near {
+		for _, e := range engines {
 			all.Add(1)
-			f.e.Enter(Call{Launch: 1, Spec: s, Operands: [][]byte{aligned(x.Bytes())}, Results: [][]byte{aligned(x.Bytes())},
+			e.Enter(Call{Launch: launch, Spec: s, Operands: [][]byte{aligned(x.Bytes())}, Results: [][]byte{aligned(x.Bytes())},
 				Done: func(err error) {
-					statustest.Check(w, err)
+					statustest.Check(t, err)
 					all.Done()
 				}})
 		}
@@ -360,6 +384,7 @@ func TestWorkerOfAnotherHostStopsOrIsKilled(t *testing.T) {
 	}{
 		"large all-reduce, many ranks": {hosts{spmd.AllReduce, 2 << 20, 3, 2}, Chain},
 		"large all-reduce":             {hosts{spmd.AllReduce, 2 << 20, 1, 2}, Lanes},
+		"all-reduce":                   {hosts{spmd.AllReduce, 192 << 10, 1, 2}, TwoExchanges},
 		"reduce-scatter":               {hosts{spmd.ReduceScatter, 3 << 20, 1, 2}, Lanes},
 		"all-gather":                   {hosts{spmd.AllGather, 1 << 20, 1, 2}, OneExchange},
 		"all-to-all":                   {hosts{spmd.AllToAll, 3 << 20, 2, 2}, OneExchange},
@@ -383,8 +408,8 @@ func TestWorkerOfAnotherHostStopsOrIsKilled(t *testing.T) {
 			for _, f := range w.near {
 				f.e.End(b.number)
 			}
-			// In the middle of a fold that goes in parts, every rank needs some of it yet.
-			inParts := c.way == Chain || c.way == Lanes
+			// In the middle of a fold of which each has a part, every rank needs some of it yet.
+			inParts := c.way == Chain || c.way == Lanes || c.way == TwoExchanges
 			for i, at := range phases {
 				w.isKilled(w.start(), at, i == 0 || i == 1 && inParts)
 			}

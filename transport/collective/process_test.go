@@ -26,8 +26,10 @@ import (
 // gang: "number of processes chain-length".
 const memberEnv = "COLLECTIVE_MEMBER"
 
+var processesOfTests = map[string]func(string) error{memberEnv: member, hostEnv: host, neighborEnv: neighborProcess}
+
 func TestMain(m *testing.M) {
-	for env, process := range map[string]func(string) error{memberEnv: member, hostEnv: host} {
+	for env, process := range processesOfTests {
 		if s := os.Getenv(env); s != "" {
 			if err := process(s); err != nil {
 				fmt.Fprintln(os.Stderr, err)

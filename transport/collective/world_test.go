@@ -67,34 +67,40 @@ func (w *world) close() {
 		b.arrive() // of gangs that are over
 	}
 	for _, b := range w.boards {
-		b.area.mu.Lock()
-		b.area.reclaim()
-		if len(b.area.busy) > 0 {
-			w.hub.t.Errorf("%d blocks of an area are not free", len(b.area.busy))
-		}
-		if slices.Contains(b.lending.leased[:], true) {
-			w.hub.t.Error("a lease has not expired")
-		}
-		b.area.mu.Unlock()
-		b.mu.Lock()
-		if len(b.waits) != 0 || len(b.open) != 0 || len(b.early) != 0 || len(b.live) != 0 {
-			w.hub.t.Errorf("a board still has %v, %v, %v, %v", b.waits, b.open, b.early, b.live)
-		}
-		b.mu.Unlock()
-		for place, files := range b.lending.lent {
-			for _, f := range files {
-				if f != nil && f.users > 0 {
-					w.hub.t.Errorf("a file of place %d is still borrowed %d times", place, f.users)
-				}
-			}
-		}
+		b.isUnused(w.hub.t)
 		b.Close()
 	}
 	for _, h := range w.heaps {
-		h.empty()
-		h.file.Close()
-		statustest.Check(w.hub.t, pages.Unmap(h.data))
+		h.close(w.hub.t)
 	}
+}
+
+// isUnused checks that calls have left nothing on a board.
+func (b *Board) isUnused(t testing.TB) {
+	t.Helper()
+	b.area.mu.Lock()
+	b.area.reclaim()
+	if len(b.area.busy) > 0 {
+		t.Errorf("%d blocks of an area are not free", len(b.area.busy))
+	}
+	b.area.mu.Unlock()
+	b.lending.mu.Lock()
+	if slices.Contains(b.lending.leased[:], true) {
+		t.Error("a lease has not expired")
+	}
+	for place, files := range b.lending.lent {
+		for _, f := range files {
+			if f != nil && f.users > 0 {
+				t.Errorf("a file of place %d is still borrowed %d times", place, f.users)
+			}
+		}
+	}
+	b.lending.mu.Unlock()
+	b.mu.Lock()
+	if len(b.waits) != 0 || len(b.open) != 0 || len(b.early) != 0 || len(b.live) != 0 {
+		t.Errorf("a board still has %v, %v, %v, %v", b.waits, b.open, b.early, b.live)
+	}
+	b.mu.Unlock()
 }
 
 // heap is memory that a member of a board lends: that of its devices, and a pool, in which operands are if it is there.
@@ -120,14 +126,26 @@ func (h *heap) empty() {
 	h.pool.Trim()
 }
 
+// close returns all of it.
+func (h *heap) close(t testing.TB) {
+	h.empty()
+	h.file.Close()
+	statustest.Check(t, pages.Unmap(h.data))
+}
+
 func newHeap(size int64) (*heap, error) {
 	file, err := unix.MemfdCreate("heap", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
-	h := &heap{file: os.NewFile(uintptr(file), "heap"), pool: shm.NewPool(shm.Config{Limit: 64 << 20})}
+	return heapIn(os.NewFile(uintptr(file), "heap"), size)
+}
+
+// heapIn makes a heap in a file of memory, which it closes.
+func heapIn(file *os.File, size int64) (h *heap, err error) {
+	h = &heap{file: file, pool: shm.NewPool(shm.Config{Limit: 64 << 20})}
 	if err = h.file.Truncate(size); err == nil {
-		h.data, err = pages.Map(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		h.data, err = pages.Map(int(file.Fd()), size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
 		h.file.Close()

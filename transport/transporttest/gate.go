@@ -72,7 +72,7 @@ type Process struct {
 
 // StopAt has the process stopped at a byte, and returns a channel that is closed when it stands still.
 func (p *Process) StopAt(t testing.TB, at int64) (stopped <-chan struct{}) {
-	return p.once(at, func() { p.stop(t) })
+	return p.once(at, func() { p.Stop(t) })
 }
 
 // Continue has a process go on that was stopped.
@@ -89,7 +89,7 @@ func (p *Process) SlowDown(t testing.TB, each, end int64, meanwhile func()) {
 		marks = append(marks, at)
 	}
 	p.Gate.At(func() {
-		p.stop(t)
+		p.Stop(t)
 		meanwhile()
 		p.Continue(t)
 	}, marks...)
@@ -114,8 +114,8 @@ func (p *Process) once(at int64, do func()) <-chan struct{} {
 	return done
 }
 
-// stop stops the process, and returns when it stands still.
-func (p *Process) stop(t testing.TB) {
+// Stop stops the process, and returns when it stands still.
+func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	statustest.Check(t, p.Command.Process.Signal(unix.SIGSTOP))
 	for {
