@@ -88,17 +88,56 @@ def _sources(told: ir.Value, senders: int, length: int, height: int) -> ir.Value
     return stablehlo.remainder(last.result, _fill(column, senders * length))  # of -1 itself
 
 
+_SMALL = 64 << 10  # bytes up to which a sum takes less than a tree, whose rounds follow each other
+
+
 def collective_broadcast(op: Any) -> ir.Value:
-    """Makes a tree of permutes: in each round, every device that has the array sends it to one that does not."""
-    groups = op.attributes["replica_groups"]
+    """Adds up what the source has and the zeros of all others, or sends a large array along a tree."""
+    groups, x = op.attributes["replica_groups"], op.operands[0]
+    if groups.type.shape[1] < 2:
+        return x
     channel = {"channel_handle": op.attributes["channel_handle"]} if "channel_handle" in op.attributes else {}
-    count = groups.type.shape[1]
+    element = x.type.element_type
+    width = 2 * element.element_type.width if isinstance(element, ir.ComplexType) else element.width
+    # XLA's CPU compiler would widen floats of 16 bits in a tree.
+    sums = width == 16 or np.prod(x.type.shape) * width <= 8 * _SMALL
+    return (_sum if sums else _tree)(x, groups, channel)
+
+
+def _sum(x: ir.Value, groups: Any, channel: dict[str, Any]) -> ir.Value:
+    # A permute from the sources to themselves, which sends nothing, tells each device whether it is one.
+    sources = ir.DenseIntElementsAttr.get(np.repeat(np.array(groups)[:, :1], 2, axis=1))
+    one = _fill(_tensor([], ir.IntegerType.get_unsigned(8)), 1)
+    is_source = _compare(stablehlo.collective_permute(one, sources, **channel), "EQ", one)
+
+    def add(x: ir.Value) -> ir.Value:
+        whole, width = x.type, x.type.element_type.width
+        # As whole numbers, so that -0.0 keeps its sign, and a NaN its bits.
+        bits = whole if width == 1 else _tensor(whole.shape, ir.IntegerType.get_unsigned(width))
+        added = bits if width >= 8 else _tensor(whole.shape, ir.IntegerType.get_unsigned(8))
+        x = stablehlo.convert(added, x if bits == whole else stablehlo.bitcast_convert(bits, x))
+        x = stablehlo.select(is_source, x, _fill(added, 0))
+        op = stablehlo.AllReduceOp([added], [x], groups, use_global_device_ids=bool(channel), **channel)
+        one = _tensor([], added.element_type)
+        block = op.regions[0].blocks.append(one, one)
+        with ir.InsertionPoint(block):
+            stablehlo.return_([stablehlo.add(*block.arguments)])
+        x = stablehlo.convert(bits, op.results[0])
+        return x if bits == whole else stablehlo.bitcast_convert(whole, x)
+
+    if isinstance(x.type.element_type, ir.ComplexType):
+        return stablehlo.complex(add(stablehlo.real(x)), add(stablehlo.imag(x)))
+    return add(x)
+
+
+def _tree(x: ir.Value, groups: Any, channel: dict[str, Any]) -> ir.Value:
+    """Makes a tree of permutes: in each round, every device that has the array sends it to one that does not."""
+    count, i64 = groups.type.shape[1], ir.IntegerType.get_signless(64)
     # Each device is told its place in its group, by all. The source has the first one.
-    i64 = ir.IntegerType.get_signless(64)
     one = _tensor([], i64)
     places = stablehlo.all_to_all([stablehlo.iota(_tensor([count], i64), 0)], 0, 0, count, groups, **channel)
     place = stablehlo.reshape(one, stablehlo.slice(places, [0], [1], [1]))
-    x, have = op.operands[0], 1
+    have = 1
     while have < count:
         pairs = [(group[i], group[i + have]) for group in np.array(groups) for i in range(min(have, count - have))]
         came = stablehlo.collective_permute(x, ir.DenseIntElementsAttr.get(np.array(pairs)), **channel)
