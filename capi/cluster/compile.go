@@ -20,6 +20,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/core/xla/protowalk"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // refusals are custom calls that programs of a cluster may not have, and why.
@@ -128,7 +129,7 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 		First: uint32(c.first)})
 	if err != nil {
 		text := err.Error()
-		if refused := partition.Refused(text); refused != nil {
+		if refused := spmd.Refused(text); refused != nil {
 			return nil, refused
 		}
 		if strings.Contains(text, "No FFI handler registered") && !strings.Contains(text, "--import") {

@@ -335,11 +335,10 @@ static PJRT_Error* explained(PJRT_Error* err) {
   const char* message;
   size_t size;
   pw_error_read(err, &code, &message, &size);
-  char* said;
-  bool unpartitioned = pw_partition_refused(message, size, &said);
-  if (!unpartitioned && code != PJRT_Error_Code_UNKNOWN) return err;
-  PJRT_Error* with = unpartitioned ? pw_error_take(PJRT_Error_Code_UNIMPLEMENTED, said)
-                                   : pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%.*s", (int)size, message);
+  char* refused = pwGoRefused((char*)message, size);
+  if (!refused && code != PJRT_Error_Code_UNKNOWN) return err;
+  PJRT_Error* with = refused ? pw_error_take(PJRT_Error_Code_UNIMPLEMENTED, refused)
+                             : pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%.*s", (int)size, message);
   pw_error_free(err);
   return with;
 }

@@ -11,20 +11,8 @@
 
 // ---- which programs ask ----
 
-static const struct {
-  const char *target, *what, *instead;
-} required[] = {
-    {"InspectSharding",
-     "jax.debug.inspect_array_sharding or visualize_array_sharding in a computation on several devices",
-     "Return the array and look at its .sharding, or call visualize_array_sharding on it, outside of jax.jit"},
-    {"xla_ffi_partitioned_python_",
-     "jax.debug.callback or print with partitioned=True in a computation that XLA partitions",
-     "Leave partitioned=True out, which makes one call with the whole array, or call it in jax.shard_map, which makes "
-     "one call with each shard"},
-    {"CustomSPMDPartitioning", "jax.experimental.custom_partitioning in a computation that XLA partitions",
-     "Call the function in jax.shard_map, to say what each device does"},
-};
-enum { kRequired = sizeof required / sizeof *required };
+// core/xla/spmd says what to do where nobody answers.
+static const char* const required[] = {"InspectSharding", "xla_ffi_partitioned_python_", "CustomSPMDPartitioning"};
 
 // Programs with these run better with answers, and stay as they are if jaxlib cannot partition them.
 static const char* const optional[] = {
@@ -34,9 +22,7 @@ static const char* const optional[] = {
 };
 
 // Operations that Python replaces.
-static const char placement[] = "annotate_device_placement";
-static const char* const replaced[] = {placement, "ragged_all_to_all", "collective_broadcast"};
-enum { kReplaced = sizeof replaced / sizeof *replaced };
+static const char* const replaced[] = {"annotate_device_placement", "ragged_all_to_all", "collective_broadcast"};
 
 // The end of the bytecode, with its last byte, by which a mesh says that its devices are in another order than the
 // program's. jaxlib 0.12 leaves such meshes to the plugin. If two meshes of a program differ in their order alone, the
@@ -48,13 +34,13 @@ static bool has(const char* code, size_t size, const char* word) {
 }
 
 bool pw_partition_optional(const char* code, size_t size) {
-  for (size_t i = 0; i < kRequired; i++)
-    if (has(code, size, required[i].target)) return false;
+  for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+    if (has(code, size, required[i])) return false;
   return memmem(code, size, another_order, sizeof another_order) == NULL;
 }
 
 bool pw_partition_replaces(const char* code, size_t size) {
-  for (size_t i = 0; i < kReplaced; i++)
+  for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
     if (has(code, size, replaced[i])) return true;
   return false;
 }
@@ -67,31 +53,6 @@ bool pw_partition_partitions(const char* code, size_t size) {
   for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
     if (has(code, size, optional[i])) return true;
   return !pw_partition_optional(code, size);
-}
-
-bool pw_partition_refused(const char* text, size_t size, char** said) {
-  const char *what = NULL, *why = NULL, *instead = NULL;
-  if (has(text, size, placement)) {
-    what =
-        "a program that places arrays by a memory kind (out_shardings, jax.device_put inside of jax.jit, compute_on)";
-    why = " needs, with this plugin, a Python process, which removes the kinds that mean nothing on a CPU. ";
-    instead = "Leave them out, or take a newer plugin: pip install --no-deps lammps-jax-pjrt-cpu";
-  } else if (has(text, size, "opcode `ragged-all-to-all`") || has(text, size, "opcode `collective-broadcast`")) {
-    what = "a program with ragged_all_to_all or collective_broadcast";
-    why = " needs, on CPU devices, a Python process, which replaces them in programs that are StableHLO. ";
-    instead = "Compile it there, or use all_gather and all_to_all, or collective_permute";
-  }
-  for (size_t i = 0; what == NULL && i < kRequired; i++) {
-    if (!has(text, size, required[i].target)) continue;
-    what = required[i].what;
-    why =
-        " needs XLA's partitioner to call Python: that works in a Python process, in programs for CPU devices with one "
-        "replica. ";
-    instead = required[i].instead;
-  }
-  if (what == NULL) return false;
-  *said = pw_text("%s%s%s. XLA says: %.*s", what, why, instead, (int)size, text);
-  return true;
 }
 
 // ---- the function that partitions ----

@@ -43,7 +43,7 @@ import (
 	"path/filepath"
 	"unsafe"
 
-	"github.com/openpathways/pathways/capi/base"
+	_ "github.com/openpathways/pathways/capi/base" // whose C this calls
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
@@ -201,12 +201,10 @@ func pwGoPartition(format *C.char, formatSize C.size_t, code *C.char, codeSize C
 	return 0
 }
 
-// Refused returns the error of a program that a plugin refused with this text because of something that Python does for
-// others; nil if that was not why.
-func Refused(text string) error {
-	var said *C.char
-	if !C.pw_partition_refused((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)), &said) {
-		return nil
+//export pwGoRefused
+func pwGoRefused(text *C.char, size C.size_t) *C.char {
+	if err := spmd.Refused(C.GoStringN(text, C.int(size))); err != nil {
+		return C.CString(err.Error())
 	}
-	return base.Failure(C.int(status.Unimplemented), said)
+	return nil
 }

@@ -24,9 +24,9 @@ typedef struct {
 int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size, char* options, size_t options_size,
                   bool asks, pw_partitioned* out, char** message);
 
-// Reports whether a plugin refused a program with this text because of something that Python does for others. *said is
-// then the error text, malloc'd; NULL if memory is short.
-bool pw_partition_refused(const char* text, size_t size, char** said);
+// Returns the error of a program that a plugin refused with this text because of something that Python does for others,
+// malloc'd; NULL if that was not why.
+char* pwGoRefused(char* text, size_t size);
 
 // --- for the Python package ---
 

@@ -2,13 +2,10 @@ package partition_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	_ "github.com/openpathways/pathways/capi/cluster" // the frontends, whose C this calls
 	"github.com/openpathways/pathways/capi/partition"
-	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
@@ -35,25 +32,4 @@ func TestProgramsWithoutPythonStay(t *testing.T) {
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
 	}
-}
-
-func TestRefusedSaysWhatToDoInstead(t *testing.T) {
-	for target, instead := range map[string]string{
-		"InspectSharding":                         ".sharding",
-		"xla_ffi_partitioned_python_cpu_callback": "Leave partitioned=True out",
-		"CustomSPMDPartitioning":                  "jax.shard_map",
-	} {
-		err := partition.Refused("NOT_FOUND: no call " + target)
-		if status.CodeOf(err) != status.Unimplemented || !strings.Contains(err.Error(), instead) ||
-			!strings.Contains(err.Error(), "Python process") || !strings.HasSuffix(err.Error(), target) {
-			t.Errorf("%s: %v", target, err)
-		}
-	}
-	err := partition.Refused("NOT_FOUND: no call annotate_device_placement")
-	statustest.Fails(t, "annotate_device_placement", err, status.Unimplemented, "a Python process", "a newer plugin")
-	for _, op := range []string{"ragged-all-to-all", "collective-broadcast"} {
-		err := partition.Refused("UNIMPLEMENTED: HLO opcode `" + op + "` is not supported")
-		statustest.Fails(t, op, err, status.Unimplemented, "a Python process", "or collective_permute")
-	}
-	statustest.Checkf(t, partition.Refused("INTERNAL: something else"), "of something else")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // CompileSpec describes a program to be compiled.
@@ -33,8 +34,8 @@ type Program struct {
 
 // Compile compiles a program, loads it, and blocks until that is done.
 //
-// Errors: INVALID_ARGUMENT, with the compiler's message, for a bad program; CANCELLED
-// if ctx ends first.
+// Errors: INVALID_ARGUMENT, with the compiler's message, for a bad program; UNIMPLEMENTED for one that a Python process
+// would have to prepare; CANCELLED if ctx ends first.
 func (s *Session) Compile(ctx context.Context, c CompileSpec) (*Program, error) {
 	devices, err := Layout{Devices: c.Devices}.check(nil, s.Devices())
 	if err != nil {
@@ -50,6 +51,9 @@ func (s *Session) Compile(ctx context.Context, c CompileSpec) (*Program, error) 
 	r, err := s.cluster.Compile(ctx, client.CompileSpec{
 		Format: "mlir", Code: c.Code, Options: compileoptions.New(n/partitions, partitions, devices.Devices, false)})
 	if err != nil {
+		if refused := spmd.Refused(err.Error()); refused != nil {
+			return nil, refused
+		}
 		return nil, err
 	}
 	p := &Program{session: s, remote: r, devices: devices.Devices}

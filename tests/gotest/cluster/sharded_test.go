@@ -36,6 +36,15 @@ module @scaled attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 
   }
 }`
 
+const broadcast = `
+module @broadcast attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%x: tensor<4xf32> {mhlo.sharding = "{manual}"}) -> (tensor<4xf32> {mhlo.sharding = "{manual}"}) {
+    %y = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[2, 0, 1, 3]]> : tensor<1x4xi64>,
+        channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>} : (tensor<4xf32>) -> tensor<4xf32>
+    return %y : tensor<4xf32>
+  }
+}`
+
 func shardedOf(t *testing.T, r *rig, name string) *sharded.Session {
 	t.Helper()
 	pool := shm.NewPool(shm.Config{Idle: time.Hour})
@@ -135,6 +144,8 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 		} {
 			statustest.Fails(t, name, statustest.Of(s.Compile(t.Context(), c)), status.InvalidArgument)
 		}
+		_, err = s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(broadcast), Devices: all, Partitions: 4})
+		statustest.Fails(t, "what needs Python", err, status.Unimplemented, "a Python process", "or collective_permute")
 		blind, err := s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(scaled), Devices: all, Partitions: 4})
 		statustest.OK(t, err)
 		results := statustest.Value(blind.Run(matrix(t, s, 0, boxes), y)).OK(t)
