@@ -76,6 +76,7 @@ func (w *echoes) used() (bytes int64) {
 // bytes come; if it is killed, what was under way ends with its name; and nothing is left.
 func TestProcessStopsOrIsKilledInTheMiddleOfABlock(t *testing.T) {
 	const size, kills = 2 << 20, 6
+	_, before := held(t)
 	x, children := withIn(t, "tcp", "echo", size, 2+kills, time.Minute)
 	w := &echoes{T: t, x: x, data: make([]byte, size)}
 	fill(w.data, 1)
@@ -86,9 +87,9 @@ func TestProcessStopsOrIsKilledInTheMiddleOfABlock(t *testing.T) {
 	neighbor, e := all[0], all[1]
 	w.right(neighbor)
 	w.right(e) // its streams are there now
-	before := e.Gate.Passed()
+	passed := e.Gate.Passed()
 	w.right(e)
-	way := (e.Gate.Passed() - before) / 2
+	way := (e.Gate.Passed() - passed) / 2
 	if way < size*9/10 || way > size*11/10 {
 		t.Fatalf("%d bytes go each way, of a block of %d", way, size)
 	}
@@ -127,6 +128,9 @@ func TestProcessStopsOrIsKilledInTheMiddleOfABlock(t *testing.T) {
 		statustest.Soon(t, w.used, 0, "bytes of blocks")
 	}
 	w.right(neighbor)
+	x.Close()
+	_, left := held(t)
+	statustest.Equal(t, left, before, "mappings of shared memory, in which blocks came that this process lends on")
 }
 
 // What was under way with a peer that is cut off gives its memory back when it fails, not only when the peer is back

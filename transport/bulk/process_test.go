@@ -64,7 +64,7 @@ func listen(kind, dir string, number int, dialTime time.Duration) (*Exchange, st
 		return nil, "", err
 	}
 	x, err := New(Config{Self: uint64(number), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(),
-		Listeners: []transport.Listener{l}, DialTime: dialTime})
+		Listeners: []transport.Listener{l}, Lends: true, DialTime: dialTime})
 	return x, l.Address(), err
 }
 
