@@ -7,6 +7,8 @@ import page
 
 OPERATIONS = ("AllReduce", "AllGather", "AllToAll", "ReduceScatter")
 ALONE = "Add"  # moves nothing: what a call takes beside the moving
+PUT = "AllReduce of puts"  # of what the client has put; the operands of others were computed
+KINDS = (ALONE, *OPERATIONS, PUT)
 WORKERS = (2, 4, 8)
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]  # bytes a device brings
 QUICK = [4 << 10, 1 << 20, 16 << 20]
@@ -20,6 +22,11 @@ PASSED = 16 << 20  # from here on the same copies in C take a turn
 LONG_ROUNDS = 3  # of those that take long, in seconds: sizes from BOUND on
 
 
+def sizes_of(operation, quick):
+    """Returns the sizes of an operation's rows."""
+    return [size for size in (QUICK if quick else SIZES) if operation != PUT or size >= LARGE]
+
+
 def results(operation, workers, size):
     """Returns the bytes of all results."""
     return size * {"AllGather": workers * workers, "ReduceScatter": 1}.get(operation, workers)
@@ -30,6 +37,7 @@ def moved(operation, workers, size):
     return {
         "Add": 0,
         "AllReduce": 2 * (workers - 1) * size,
+        PUT: 2 * (workers - 1) * size,
         "AllGather": workers * (workers - 1) * size,
         "AllToAll": (workers - 1) * size,
         "ReduceScatter": (workers - 1) * size,
@@ -52,7 +60,9 @@ def command(system, workers, directory):
 
 def measure(running, operation, workers, size, rounds, seconds):
     """Returns the milliseconds of a call by system, and ours beside each of them."""
-    asked = dict.fromkeys(running, {"operation": operation, "size": size})
+    asked = dict.fromkeys(running, {"operation": "AllReduce" if operation == PUT else operation, "size": size})
+    if operation == PUT:
+        asked |= {system: asked[system] | {"put": True} for system in ("ours", "gloo", "one") if system in running}
     asked[COPIES] = {"moved": moved(operation, workers, size)}
     sides = dict(running)
     if operation == ALONE:
@@ -81,7 +91,7 @@ def bytes_said(size):
 
 
 def line(got):
-    text = f"{got['operation']:14}{got['workers']:2} × {bytes_said(got['size']):8}"
+    text = f"{got['operation']:18}{got['workers']:2} × {bytes_said(got['size']):8}"
     ratios = [got["ratio"].get(system) for system in BESIDE]
     text += "".join(f"{ratio['median']:8.2f} [{ratio['low']:.2f}–{ratio['high']:.2f}]".rjust(22) if ratio else
                     f"{'–':>22}" for ratio in ratios)  # fmt: skip
@@ -97,12 +107,12 @@ def run(quick, chosen, had, keep):
     out = {"rows": had.get("rows", []), "left out": had.get("left out", {})}
     done = {(row["operation"], row["workers"], row["size"]) for row in out["rows"]}
     heads = "".join(f"ours / {title}".rjust(22) for title in ["gloo", "PyTorch", "one process", COPIES, "C"])
-    print(f"{'collectives':27}{heads}{'ours, ms':>12}")
+    print(f"{'collectives':31}{heads}{'ours, ms':>12}")
     for workers in WORKERS:
         wanted = [
             (operation, size)
-            for operation in (ALONE, *OPERATIONS)
-            for size in (QUICK if quick else SIZES)
+            for operation in KINDS
+            for size in sizes_of(operation, quick)
             if results(operation, workers, size) <= RESULTS
             and (operation, workers, size) not in done
             and chosen(f"{operation} {workers} × {bytes_said(size)}, collectives")
@@ -122,8 +132,7 @@ def run(quick, chosen, had, keep):
 
 def write(rows, folder):
     """Writes the tables as a page has them, a column for each size, and the picture."""
-    kinds = (ALONE, *OPERATIONS)
-    rows = sorted(rows, key=lambda row: (row["workers"], kinds.index(row["operation"]), row["size"]))  # after --resume
+    rows = sorted(rows, key=lambda row: (row["workers"], KINDS.index(row["operation"]), row["size"]))  # after --resume
     sizes = [size for size in SIZES if any(row["size"] == size for row in rows)]
     found = {(row["operation"], row["workers"], row["size"]): row for row in rows}
     lines = list(dict.fromkeys((row["operation"], row["workers"]) for row in rows))

@@ -25,15 +25,20 @@ import page  # noqa: E402
 import sides  # noqa: E402
 
 KIB, MIB = 1 << 10, 1 << 20
+MANY = [
+    *(("AllReduce", size) for size in (MIB, 16 * MIB)),
+    *(("AllToAll", size) for size in (MIB, 16 * MIB)),
+    ("ReduceScatter", 64 * MIB),
+]
 ROWS = {
     2: [
         *(("AllToAll", size) for size in (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)),
         *(("ReduceScatter", size) for size in (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)),
-        *(("AllReduce", size) for size in (16 * MIB, 64 * MIB)),
-        ("AllGather", 64 * MIB),
+        *(("AllReduce", size) for size in (MIB, 16 * MIB, 64 * MIB)),
+        *(("AllGather", size) for size in (MIB, 64 * MIB)),
     ],
-    4: [("AllReduce", 16 * MIB), ("AllToAll", MIB), ("AllToAll", 16 * MIB), ("ReduceScatter", 64 * MIB)],
-    8: [("AllReduce", 16 * MIB), ("AllToAll", MIB), ("AllToAll", 16 * MIB), ("ReduceScatter", 64 * MIB)],
+    4: MANY,
+    8: MANY,
 }
 SECONDS = 0.3  # a turn
 PARTS = ("seconds", "ran", "others", "queued")

@@ -51,8 +51,8 @@ def serve():
     one = jax.device_put(np.zeros(n, np.float32), sharding)
     kept = {}  # the program and the argument that are measured now
 
-    def made(operation, size):
-        if (operation, size) not in kept:
+    def made(operation, size, put):
+        if (operation, size, put) not in kept:
             kept.clear()
             length = size // 4
             # Device d has d * n + p in the part for device p.
@@ -61,9 +61,10 @@ def serve():
                 sharding,
                 lambda at: np.repeat(np.arange(n, dtype=np.float32) + n * (at[0].start // length), length // n),
             )
-            computed = on_each(lambda x: x + 0)(x)  # as gradients are, and not put by the client
-            kept[operation, size] = on_each(operations[operation]), computed
-        return kept[operation, size]
+            if not put:
+                x = on_each(lambda x: x + 0)(x)  # computed, as gradients are
+            kept[operation, size, put] = on_each(operations[operation]), x
+        return kept[operation, size, put]
 
     def check(operation, y):
         """Raises where the first or last value of a participant is not what it has to be."""
@@ -81,8 +82,8 @@ def serve():
             if (got[0], got[-1]) != (first, last):
                 raise ValueError(f"{operation}: participant {d} has {got[0]} … {got[-1]}, want {first} … {last}")
 
-    def answer(operation, size, calls):
-        f, x = made(operation, size)
+    def answer(operation, size, calls, put=False):
+        f, x = made(operation, size, put)
         f(x).block_until_ready()  # the caches hold what other systems used, whose turn it was
         meet(one).block_until_ready()  # all begin together
         start = time.perf_counter()
