@@ -66,6 +66,7 @@ func (b *bed) step(ev Event) []Action {
 	} else {
 		b.actions = b.st.Step(&ev, b.actions[:0])
 	}
+	b.actions = apart(b.actions)
 	b.load()
 	return b.actions
 }

@@ -18,7 +18,7 @@ type cut struct {
 	workers set      // slots
 	sources []source
 	pairs   [][2]int // slots of workers between which bytes move
-	own     [][]byte // fields of the moves that begin or end at a worker's devices, by slot; none for one worker alone
+	own     ownParts // fields of the moves that begin or end at a worker's devices; none for one worker alone
 	most    int      // bytes of the longest of these
 }
 
@@ -70,10 +70,10 @@ func isTold(m *wire.Move) bool { return m.GetIndex() != 0 || m.GetPeer() != 0 }
 
 // divide assigns moves to the workers at their ends. It does not change them, since they may be cut again.
 func (c *cut) divide(moves []*wire.Move) {
-	c.own = make([][]byte, 64*len(c.workers))
+	own := make([][]byte, 64*len(c.workers)) // by slot
 	deal := func(slot int, m *wire.Move) {
-		c.own[slot] = wire.AppendMove(c.own[slot], m)
-		c.most = max(c.most, len(c.own[slot]))
+		own[slot] = wire.AppendMove(own[slot], m)
+		c.most = max(c.most, len(own[slot]))
 	}
 	pairs := map[[2]int]bool{}
 	for i, m := range moves {
@@ -91,6 +91,7 @@ func (c *cut) divide(moves []*wire.Move) {
 		deal(from, m)
 		m.Index, m.Peer = 0, 0
 	}
+	c.own = partsOf(c.workers, func(slot int) []byte { return own[slot] })
 }
 
 // measure looks for a part of a transfer that fits into no message: the numbers that divide has added may make it too

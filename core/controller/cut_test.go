@@ -20,7 +20,9 @@ func TestTransfersAreTakenApartAgain(t *testing.T) {
 	statustest.OK(t, first.err)
 	again := cutMoves(of, m)
 	statustest.OK(t, again.err)
-	for slot, own := range first.own {
-		statustest.EqualSlices(t, again.own[slot], own, "moves of worker %d", slot)
+	for i, l := range first.own {
+		for k, moves := range l.parts {
+			statustest.EqualSlices(t, again.own[i].parts[k], moves, "moves of worker %d", l.slots[k])
+		}
 	}
 }

@@ -14,8 +14,9 @@ import (
 type parts struct {
 	head  []byte // all but the nodes
 	nodes []piece
-	short map[int][]byte // messages of fewer than lateGraph bytes, by slot
-	sizes map[int]int    // of all messages
+	short partList    // messages of fewer than latePart bytes
+	long  []int       // slots of the workers that are sent longer ones
+	sizes map[int]int // of all messages, by slot; nil if there is one worker, which is sent all of it
 }
 
 // piece is an encoded node, as workers are sent it.
@@ -25,10 +26,6 @@ type piece struct {
 	on     set            // their slots
 	moves  map[int][]byte // those that do, of a transfer, by slot
 }
-
-// lateGraph is the size in bytes from which a worker's part is put together only when it is sent. Shorter parts of a
-// thousand workers are copied in a millisecond.
-const lateGraph = 4 << 10
 
 func (p *piece) at(slot int) []byte {
 	if p.run != nil && p.on.has(slot) {
@@ -44,7 +41,7 @@ func (p *piece) at(slot int) []byte {
 func (d *sketch) divide() {
 	workers := d.g.all.workers
 	if workers.count() == 1 {
-		return // which is sent all of it
+		return
 	}
 	p, m := &d.parts, d.m
 	p.head = encoded(&wire.Graph{Graph: m.Graph, Inputs: m.Inputs, Outputs: m.Outputs, Given: m.Given, Session: d.s.id})
@@ -67,11 +64,12 @@ func (d *sketch) divide() {
 		one.on.each(func(slot int) { p.sizes[slot] += len(one.at(slot)) - len(one.others) })
 	}
 	d.pairs = cutter.pairs
-	p.short = map[int][]byte{}
 	workers.each(func(slot int) {
-		if p.sizes[slot] += others; p.sizes[slot] < lateGraph {
-			p.short[slot] = p.bytes(slot)
-		} else if p.sizes[slot] > wire.MaxFrame {
+		if p.sizes[slot] += others; p.sizes[slot] < latePart {
+			p.short.add(slot, p.bytes(slot))
+			return
+		}
+		if p.long = append(p.long, slot); p.sizes[slot] > wire.MaxFrame {
 			d.g.err = status.New(status.InvalidArgument, "one worker's part of the graph is a message of %d bytes, of at most "+
 				"%d; capture fewer operations at a time", p.sizes[slot], wire.MaxFrame)
 		}
@@ -160,18 +158,21 @@ const maxSession = 8
 // sendGraph sends a graph to its workers.
 func (st *State) sendGraph(s *session, d *sketch, payload []byte, kept bool) {
 	st.introducePairs(d.pairs)
-	d.g.all.workers.each(func(slot int) {
-		switch w, size := st.workers[slot], d.parts.sizes[slot]; {
-		case w.gone != nil:
-		case size == 0: // the only one
+	p := &d.parts
+	if p.sizes == nil {
+		if w := st.workers[d.g.all.slot]; w.gone == nil {
 			st.sendWholeGraph(w, s, payload, kept)
-		case size < lateGraph:
-			st.deliver(w.to[:], wire.KindGraph, d.parts.short[slot])
-		default:
-			st.deliverLate(w.to[:], wire.KindGraph,
-				&Late{Size: size, Encode: func() []byte { return d.parts.bytes(slot) }})
 		}
-	})
+		return
+	}
+	to, own := st.receivers(&p.short, d.g.all.workers)
+	st.deliverOwn(to, wire.KindGraph, nil, own)
+	for _, slot := range p.long {
+		if w := st.workers[slot]; w.gone == nil {
+			st.deliverLate(w.to[:], wire.KindGraph,
+				&Late{Size: p.sizes[slot], Encode: func() []byte { return p.bytes(slot) }})
+		}
+	}
 }
 
 // sendWholeGraph sends a worker a graph as the client sent it.

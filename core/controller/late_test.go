@@ -2,6 +2,7 @@ package controller
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,26 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
+
+// apart returns actions with one for each receiver where each is sent something of its own.
+func apart(actions []Action) []Action {
+	if !slices.ContainsFunc(actions, func(a Action) bool { return a.Own != nil }) {
+		return actions
+	}
+	var all []Action
+	for _, a := range actions {
+		if a.Own == nil {
+			all = append(all, a)
+			continue
+		}
+		for i := range a.To {
+			one := a
+			one.To, one.Payload, one.Own = a.To[i:i+1], slices.Concat(a.Payload, a.Own[i]), nil
+			all = append(all, one)
+		}
+	}
+	return all
+}
 
 // sent returns the bytes of a message that State sends.
 func sent(a Action) []byte {

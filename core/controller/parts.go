@@ -22,42 +22,106 @@ func (st *State) dispatchParts(g *gang) {
 
 // deliverParts sends their parts to some workers.
 func (st *State) deliverParts(g *gang, to set) {
-	deliver := func(slot int, head, own []byte) {
-		if w := st.workers[slot]; w != nil && w.gone == nil && to.has(slot) {
-			st.deliverDispatch(w.to[:], g.number, g.waited, g.s, g.kind, true, head, own)
-		}
-	}
 	switch m := g.message.(type) {
 	case *wire.Put:
 		head := encoded(&wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Laid: m.Laid})
-		for _, p := range g.place.own() {
-			deliver(p.slot, head, p.devices)
-		}
+		st.deliverOwnParts(g, to, head, g.place.own())
 	case *wire.Transfer:
 		head := encoded(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array})
 		st.introducePairs(g.cut.pairs)
-		to.each(func(slot int) { deliver(slot, head, g.cut.own[slot]) })
+		st.deliverOwnParts(g, to, head, g.cut.own)
 	}
 }
 
-// ownDevices is the devices of a place that are a worker's own, as fields of a Put.
-type ownDevices struct {
-	slot    int
-	devices []byte
+// latePart is the size in bytes from which the parts of many workers are put together only when they are sent. Shorter
+// ones of a thousand workers are copied in a millisecond.
+const latePart = 4 << 10
+
+// deliverOwnParts sends each of some workers its own part of an operation, behind what is the same for all.
+func (st *State) deliverOwnParts(g *gang, to set, head []byte, own ownParts) {
+	m := wire.Dispatch{Gang: g.number, Session: g.s.id, Kind: uint32(g.kind), Client: g.s.process.Number, Waited: g.waited}
+	all := 0
+	for _, p := range own {
+		all += p.size * len(p.slots)
+	}
+	for _, p := range own {
+		conns, parts := st.receivers(p, to)
+		size := len(head) + p.size
+		if size >= lateSize || size >= latePart && all >= spreadSize {
+			for i, part := range parts {
+				st.deliverDispatchLate(conns[i:i+1], g.number, g.waited, g.s, g.kind, true, [][]byte{head, part})
+			}
+			continue
+		}
+		st.room(wire.MaxDispatch + len(head))
+		from := len(st.buffer)
+		st.buffer = append(m.AppendBefore(st.buffer, size), head...)
+		st.deliverOwn(conns, wire.KindDispatch, st.buffer[from:], parts)
+	}
 }
 
-// own returns the devices of a place by worker, whose slots ascend. They do not change.
-func (p *place) own() []ownDevices {
+// receivers returns the connections of those workers of a list that are among others and have not gone, and their
+// parts.
+func (st *State) receivers(l *partList, among set) (conns []uint64, parts [][]byte) {
+	conns = make([]uint64, 0, len(l.slots))
+	for _, slot := range l.slots {
+		if conn := st.peers[slot].conn; conn != 0 && among.has(slot) {
+			conns = append(conns, conn)
+		}
+	}
+	if len(conns) == len(l.slots) {
+		return conns, l.parts
+	}
+	for i, slot := range l.slots {
+		if st.peers[slot].conn != 0 && among.has(slot) {
+			parts = append(parts, l.parts[i])
+		}
+	}
+	return conns, parts
+}
+
+// ownParts is what workers are sent each for itself. It does not change. Parts of the same length are in one list,
+// since what precedes them in a message is the same. So one action has the messages of ten thousand workers.
+type ownParts []*partList
+
+// partList is the parts of some workers.
+type partList struct {
+	size  int // of each, if they have the same
+	slots []int
+	parts [][]byte
+}
+
+func (l *partList) add(slot int, part []byte) {
+	l.slots, l.parts = append(l.slots, slot), append(l.parts, part)
+}
+
+// partsOf returns the parts of these workers.
+func partsOf(workers set, part func(slot int) []byte) (own ownParts) {
+	by := map[int]*partList{}
+	var last *partList
+	workers.each(func(slot int) {
+		b := part(slot)
+		if last == nil || last.size != len(b) {
+			if last = by[len(b)]; last == nil {
+				last = &partList{size: len(b)}
+				by[len(b)] = last
+				own = append(own, last)
+			}
+		}
+		last.add(slot, b)
+	})
+	return own
+}
+
+// own returns the devices of a place that are a worker's own, as fields of a Put, for each worker.
+func (p *place) own() ownParts {
 	if p.ownAt == nil {
 		by := map[int][]uint32{}
 		for _, d := range p.rows {
 			slot := p.in.slot(d)
 			by[slot] = append(by[slot], d)
 		}
-		p.ownAt = make([]ownDevices, 0, len(by))
-		p.workers.each(func(slot int) {
-			p.ownAt = append(p.ownAt, ownDevices{slot, wire.AppendDevices(nil, by[slot])})
-		})
+		p.ownAt = partsOf(p.workers, func(slot int) []byte { return wire.AppendDevices(nil, by[slot]) })
 	}
 	return p.ownAt
 }

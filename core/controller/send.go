@@ -98,6 +98,14 @@ func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
 	}
 }
 
+// deliverOwn sends each connection a payload and what is its own.
+func (st *State) deliverOwn(to []uint64, kind wire.Kind, payload []byte, own [][]byte) {
+	st.shut() // in order
+	if len(to) > 0 {
+		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, Payload: payload, Own: own})
+	}
+}
+
 func (st *State) deliverLate(to []uint64, kind wire.Kind, l *Late) {
 	st.shut() // in order
 	if len(to) > 0 {

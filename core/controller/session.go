@@ -144,11 +144,11 @@ type place struct {
 	spansAt   []byte // Load.places
 	spansSum  string // its SHA-256
 	order     []byte
-	ownAt     []ownDevices // see own
-	err       error        // a worker has gone, or a device is in an exclusive slice of another session
-	past      error        // something else is behind its devices now
-	checked   uint64       // State.reach when err was looked for
-	met       bool         // its workers that were there know each other
+	ownAt     ownParts // see own
+	err       error    // a worker has gone, or a device is in an exclusive slice of another session
+	past      error    // something else is behind its devices now
+	checked   uint64   // State.reach when err was looked for
+	met       bool     // its workers that were there know each other
 }
 
 const maxPlaces = 1 << 14

@@ -79,6 +79,49 @@ func TestWorkersLearnWhereRowsOfAPutLie(t *testing.T) {
 	statustest.Equal(t, told(2), 2, "workers are told")
 }
 
+// The parts of a put or a transfer are one action for all workers whose parts are of one length; long ones are put
+// together when they are sent.
+func TestPartsOfManyWorkersAreOneAction(t *testing.T) {
+	const workers, long = 100, spreadSize / 100
+	b := newBed(t, Config{}, workers, 1)
+	put := &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: onAll(b)}
+	short := &wire.Transfer{Op: 2, Object: 2, Array: scalar}
+	for d := range uint32(workers) {
+		short.Moves = append(short.Moves, &wire.Move{Source: 1, From: d, To: d ^ 1, Shard: scalar})
+	}
+	longer := &wire.Transfer{Op: 3, Object: 3, Array: scalar}
+	for _, m := range short.Moves {
+		for range long / 20 {
+			longer.Moves = append(longer.Moves, m)
+		}
+	}
+	for _, c := range []struct {
+		kind wire.Kind
+		m    proto.Message
+		most int // actions
+		late bool
+	}{{wire.KindPut, put, 1, false}, {wire.KindTransfer, short, 4, false}, {wire.KindTransfer, longer, workers, true}} {
+		actions, receivers := 0, 0
+		for _, a := range b.st.Step(&Event{Kind: Message, Conn: b.client, Wire: c.kind, Message: c.m}, nil) {
+			if a.Kind != Send || a.Wire != wire.KindDispatch {
+				continue
+			}
+			actions, receivers = actions+1, receivers+len(a.To)
+			for _, own := range apart([]Action{a}) {
+				m := wiretest.Decode[wire.Dispatch](t, sent(own))
+				if wire.Kind(m.Kind) != c.kind || len(m.Operation) == 0 || (a.Late != nil) != c.late {
+					t.Fatalf("a worker is sent operation %d of %d bytes, late: %v", m.Kind, len(m.Operation), a.Late != nil)
+				}
+			}
+		}
+		statustest.Equal(t, receivers, workers, "workers are sent %T", c.m)
+		if actions > c.most {
+			t.Errorf("%T takes %d actions, want at most %d", c.m, actions, c.most)
+		}
+		b.reportAll()
+	}
+}
+
 // A shard that is freed before its object is told to its own worker alone, once, and no longer counted.
 func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
 	b := newBed(t, Config{}, 2, 2)

@@ -308,7 +308,7 @@ func (w *slicing) say(conn uint64, kind wire.Kind, m proto.Message) {
 func (w *slicing) step(ev Event) {
 	ev.Now = w.now - w.begun
 	had := w.have()
-	actions := w.st.Step(&ev, nil)
+	actions := apart(w.st.Step(&ev, nil))
 	for tenant, has := range w.have() {
 		if most := w.most[tenant]; most > 0 && has > max(most, had[tenant]) {
 			w.t.Fatalf("%s was given slices with which it has %d devices, of %d", tenant, has, most)

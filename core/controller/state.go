@@ -164,7 +164,8 @@ type Action struct {
 	Wire    wire.Kind
 	To      []uint64
 	Payload []byte
-	Late    *Late // of Send: in place of Payload
+	Own     [][]byte // of Send: what each of To is sent after Payload, which does not change; nil is nothing
+	Late    *Late    // of Send: in place of Payload
 	// Of Welcome: fills in the devices, which takes time in proportion to them; nil if there are none. It may be called in
 	// parallel with Step, once, before the message is sent.
 	Complete func()

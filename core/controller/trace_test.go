@@ -83,7 +83,7 @@ func (tr *tracer) Event(w *strings.Builder, line string) error {
 // step has State take an event, writes what it does, and has the workers that are to load a program say that they have.
 func (tr *tracer) step(w *strings.Builder, ev Event) {
 	ev.Now = tr.now
-	actions := tr.st.Step(&ev, nil)
+	actions := apart(tr.st.Step(&ev, nil))
 	for _, a := range actions {
 		tr.print(w, a)
 	}

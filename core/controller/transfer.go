@@ -121,8 +121,8 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 // areThere returns why one of these workers has gone, nil if none has.
 func (st *State) areThere(workers set) (err error) {
 	workers.each(func(slot int) {
-		if w := st.workers[slot]; err == nil && w.gone != nil {
-			err = w.gone
+		if err == nil && st.peers[slot].conn == 0 {
+			err = st.workers[slot].gone
 		}
 	})
 	return err

@@ -103,7 +103,7 @@ type twinClient struct {
 func (w *twin) step(ev Event) {
 	w.now += 1e6
 	ev.Now = w.now
-	for _, a := range w.st.Step(&ev, nil) {
+	for _, a := range apart(w.st.Step(&ev, nil)) {
 		w.see(a)
 	}
 	w.letLinks()

@@ -157,6 +157,13 @@ func (m *Dispatch) AppendAround(b []byte, operation ...[]byte) []byte {
 	return appendNumber(b, 7, m.Waited)
 }
 
+// AppendBefore appends all of the message but its operation, of so many bytes, which is to follow.
+func (m *Dispatch) AppendBefore(b []byte, size int) []byte {
+	rest := Dispatch{Gang: m.Gang, Session: m.Session, Kind: m.Kind, Client: m.Client, Waited: m.Waited}
+	b = rest.AppendAround(b)
+	return protowire.AppendVarint(append(b, tag(4, protowire.BytesType)), uint64(size))
+}
+
 // Parse reads an encoded message. Operation is memory of b.
 func (m *Dispatch) Parse(b []byte) error {
 	m.Gang, m.Session, m.Kind, m.Operation, m.Client, m.Waited = 0, 0, 0, nil, 0, 0

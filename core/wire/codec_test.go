@@ -94,6 +94,12 @@ func TestParseReadsWhatAppendWrites(t *testing.T) {
 					if err := p.Parse(m.Append(nil)); err != nil || !proto.Equal(p, m) {
 						t.Errorf("%T: %v, %v, want %v", m, p, err, m)
 					}
+					if d, is := m.(*wire.Dispatch); is && len(d.Operation) > 0 {
+						whole := append(d.AppendBefore(nil, len(d.Operation)), d.Operation...)
+						if err := p.Parse(whole); err != nil || !proto.Equal(p, m) {
+							t.Errorf("behind the rest: %v, %v, want %v", p, err, m)
+						}
+					}
 				}
 			}
 		}

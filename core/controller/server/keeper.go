@@ -148,8 +148,13 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 // send puts a message into the outboxes of its receivers. Called with the lock.
 func (s *Server) send(a *controller.Action) {
 	l := encodedOnce(a.Late)
-	for _, number := range a.To {
-		if c := s.conns.Get(number); c != nil && c.outbox.put(a.Wire, a.Payload, l) && !c.full {
+	payload := a.Payload
+	for i, number := range a.To {
+		if a.Own != nil {
+			s.whole = append(append(s.whole[:0], a.Payload...), a.Own[i]...)
+			payload = s.whole
+		}
+		if c := s.conns.Get(number); c != nil && c.outbox.put(a.Wire, payload, l) && !c.full {
 			c.full = true
 			s.full = append(s.full, c)
 		}
@@ -158,7 +163,8 @@ func (s *Server) send(a *controller.Action) {
 
 // sendKept sends a message once all facts kept before are on disk. Called with the lock.
 func (s *Server) sendKept(a *controller.Action) {
-	later := &controller.Action{Wire: a.Wire, To: slices.Clone(a.To), Payload: slices.Clone(a.Payload), Late: a.Late}
+	later := &controller.Action{Wire: a.Wire, To: slices.Clone(a.To), Payload: slices.Clone(a.Payload), Own: a.Own,
+		Late: a.Late}
 	s.keeper.put(fact{then: func() {
 		s.mu.Lock()
 		s.send(later)

@@ -79,6 +79,7 @@ type Server struct {
 	conns   series.Of[link]
 	last    uint64 // connection
 	actions []controller.Action
+	whole   []byte  // scratch of send
 	armed   int64   // when due fires, on State's clock; 0: it does not
 	full    []*link // have frames that wait for a flush
 	closed  bool
