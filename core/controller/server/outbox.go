@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpathways/pathways/core/controller"
@@ -25,20 +26,23 @@ const (
 
 // outbox sends to a connection without ever waiting for it. As long as the connection has room, messages go straight to
 // it. Otherwise they wait here, in order, for a goroutine that lives until all are sent. A peer that lets too much pile
-// up here is dropped.
+// up here is dropped. Calls of put and end are serialized by the caller.
 type outbox struct {
 	conn    transport.Conn
 	pending func() int        // bytes that wait in the connection
 	direct  int               // directBytes, or linkBytes
 	later   transport.Batcher // conn, or nil
 	running *sync.WaitGroup
+	room    int // bytes that the connection takes before it is asked again, see hasRoom
+
+	// A goroutine sends, or start has yet to be called. It becomes true in put alone, so put needs no lock while it is
+	// false.
+	busy atomic.Bool
 
 	mu     sync.Mutex
-	room   int // bytes that the connection takes before it is asked again, see hasRoom
 	frames []frame
 	bytes  int
-	busy   bool // a goroutine sends, or start has yet to be called
-	ended  bool
+	ended  bool        // changed by put and end alone
 	late   *time.Timer // of an end that waits for the goroutine
 }
 
@@ -64,7 +68,8 @@ func encodedOnce(l *controller.Late) *late {
 
 // open begins an outbox. Messages are sent from start on.
 func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
-	o.conn, o.running, o.busy, o.direct = in.Conn, running, true, directBytes
+	o.conn, o.running, o.direct = in.Conn, running, directBytes
+	o.busy.Store(true)
 	if _, ok := in.Conn.(transport.Watched); ok {
 		o.direct = linkBytes
 	}
@@ -78,8 +83,10 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 func (o *outbox) start() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.busy = len(o.frames) > 0 || o.ended; o.busy {
+	if len(o.frames) > 0 || o.ended {
 		o.running.Go(o.drain)
+	} else {
+		o.busy.Store(false)
 	}
 }
 
@@ -87,11 +94,25 @@ func (o *outbox) start() {
 // a flush of the connection. The connection's reader notices errors. A message that is too long for a frame ends the
 // connection, and the peer is told why; that short goodbye is the only message that is encoded under the lock.
 func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	if o.ended {
 		return false
 	}
+	if size := len(payload); l == nil && size <= wire.MaxFrame && !o.busy.Load() && o.hasRoom(size) {
+		if o.later != nil {
+			_ = o.later.Later(kind, payload)
+			return true
+		}
+		_ = o.conn.Send(kind, payload)
+		return false
+	}
+	o.putBehind(kind, payload, l)
+	return false
+}
+
+// putBehind is put of a message that waits for the goroutine.
+func (o *outbox) putBehind(kind wire.Kind, payload []byte, l *late) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	size := len(payload)
 	if l != nil {
 		size = l.size
@@ -102,26 +123,17 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 		kind, payload, l, size = wire.KindGoodbye, why, nil, len(why)
 		defer o.finish()
 	}
-	if l == nil && !o.busy && o.hasRoom(size) {
-		if o.later != nil {
-			_ = o.later.Later(kind, payload)
-			return true
-		}
-		_ = o.conn.Send(kind, payload)
-		return false
-	}
 	if o.bytes += size; o.bytes > maxOutbox {
 		o.frames = nil
 		o.finish()
-		return false
+		return
 	}
 	o.frames = append(o.frames, lasting(kind, payload, l))
 	o.room = 0 // which does not count what the goroutine sends
-	if !o.busy {
-		o.busy = true
+	if !o.busy.Load() {
+		o.busy.Store(true)
 		o.running.Go(o.drain)
 	}
-	return false
 }
 
 // hasRoom reports whether Send would not wait, and then counts a frame of that size as sent. The bytes that wait in the
@@ -144,7 +156,7 @@ func (o *outbox) drain() {
 		frames := o.frames
 		o.frames, o.bytes = nil, 0
 		if len(frames) == 0 {
-			o.busy = false
+			o.busy.Store(false)
 			ended, late := o.ended, o.late
 			o.mu.Unlock()
 			if ended {
@@ -176,7 +188,7 @@ func (o *outbox) finish() {
 		return
 	}
 	o.ended = true
-	if !o.busy {
+	if !o.busy.Load() {
 		o.running.Go(func() { o.conn.Close() })
 		return
 	}
