@@ -108,18 +108,36 @@ func (st *State) outlive(g *gang) {
 	st.leavesDevices(g)
 }
 
+// TakePart takes a worker's report in place of Step if it says that one part of a gang has succeeded, others are left,
+// and nothing follows from that. Most reports of gangs of many workers are such. There are no actions, and no time
+// passes: the worker counts as heard of at the time of the last Step. If the report is for Step, TakePart does nothing
+// and returns false.
+func (st *State) TakePart(conn uint64, m *wire.Completed) bool {
+	c := st.conns.Get(conn)
+	if c == nil || c.w == nil || len(m.Ok) != 1 || len(m.Failed) > 0 || len(c.w.remains) > 0 {
+		return false
+	}
+	w, g := c.w, st.gangs.Get(m.Ok[0])
+	if g == nil || g.left == 1 || g.err != nil || !g.waits.has(w.slot) || st.partsMatter(g, g.left-1) {
+		return false
+	}
+	w.heard = st.now
+	st.partDone(g, w, m, 0)
+	return true
+}
+
 // partsMatter reports whether to tell the schedule that a part of a run has ended while others have not, so that its
 // devices are free for the next run. That does not matter if nothing else waits, and it matters little if a collective
 // ends all parts together, or if the run is short. While more than a few parts are under way, the schedule is told only
 // when half as many are left as the last time.
-func (st *State) partsMatter(g *gang) bool {
+func (st *State) partsMatter(g *gang, left int) bool {
 	const few = 16
 	if g.island == nil || g.ran == nil || g.ran.collective || len(st.sessions) < 2 && g.island.sched.Queued() == 0 {
 		return false
 	}
 	// Telling about all parts takes some 300 ns per device: a hundredth of this.
 	isShort := g.ran.usual > 0 && g.ran.usual < 30e3*int64(len(g.place.rows))
-	return !isShort && (g.left <= few || bits.OnesCount(uint(g.left)) == 1)
+	return !isShort && (left <= few || bits.OnesCount(uint(left)) == 1)
 }
 
 // leavesDevices tells the schedule on which devices a run has ended. On the others, if the run has failed or its

@@ -51,6 +51,49 @@ func TestFreesBehindAStoppedPutLeave(t *testing.T) {
 	}
 }
 
+// A report of one part of a gang is taken without a Step if others are left and nothing else follows from it.
+func TestPartsAreTakenWithoutAStep(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		sessions int
+		worker   int
+		m        *wire.Completed
+		want     bool
+	}{
+		{"a part", 0, 1, &wire.Completed{Ok: []uint64{2}, Busy: []uint64{7}}, true},
+		{"the last part", 0, 2, &wire.Completed{Ok: []uint64{2}}, false},
+		{"a part again", 0, 0, &wire.Completed{Ok: []uint64{2}}, false},
+		{"no gang", 0, 1, &wire.Completed{Ok: []uint64{9}}, false},
+		{"two gangs", 0, 1, &wire.Completed{Ok: []uint64{2, 2}}, false},
+		{"a failure", 0, 1, &wire.Completed{Failed: []*wire.Failure{{Number: 2}}}, false},
+		{"a device that another session may use", 1, 1, &wire.Completed{Ok: []uint64{2}}, false},
+	} {
+		b := newBed(t, Config{}, 3, 1)
+		for range c.sessions {
+			b.joinClient()
+		}
+		b.loads(1, false)
+		b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1, 2}})
+		b.reportAll()
+		b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})
+		reports := func(worker int) { b.say(b.workers[worker], wire.KindCompleted, &wire.Completed{Ok: []uint64{2}}) }
+		if reports(0); c.worker == 2 {
+			reports(1)
+		}
+		g := b.st.gangs.Get(2)
+		left := g.left
+		statustest.Equal(t, b.st.TakePart(b.workers[c.worker], c.m), c.want, "%s is taken", c.name)
+		if c.want {
+			left--
+		}
+		statustest.Equal(t, g.left, left, "%s: parts are left", c.name)
+		statustest.Check(t, b.st.Check())
+		reports(1)
+		reports(2)
+		statustest.Equal(t, b.st.gangs.Len(), 0, "%s: gangs are left", c.name)
+	}
+}
+
 // A device that has done its part of a run is for the next one, also while another device has not. The parts of a
 // collective end together, so the schedule is told of all at once.
 func TestADeviceThatHasDoneItsPartOfARunIsForTheNext(t *testing.T) {

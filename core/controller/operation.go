@@ -458,7 +458,7 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 		st.fail(g, err)
 	}
 	if g.left > 0 {
-		if g.err != nil || st.partsMatter(g) {
+		if g.err != nil || st.partsMatter(g, g.left) {
 			st.leavesDevices(g)
 		}
 		return

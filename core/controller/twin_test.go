@@ -103,6 +103,10 @@ type twinClient struct {
 func (w *twin) step(ev Event) {
 	w.now += 1e6
 	ev.Now = w.now
+	if m, is := ev.Message.(*wire.Completed); is && rapid.Bool().Draw(w.t, "as a part") && w.st.TakePart(ev.Conn, m) {
+		statustest.OKf(w.t, w.st.Check(), "after a part")
+		return
+	}
 	for _, a := range apart(w.st.Step(&ev, nil)) {
 		w.see(a)
 	}

@@ -356,6 +356,21 @@ func (st *State) release(w *worker) {
 	}
 }
 
+// partDone ends the worker's part of a gang, number i of those that it reports to have succeeded. The gang is nil if it
+// is none of a session that is there.
+func (st *State) partDone(g *gang, w *worker, m *wire.Completed, i int) {
+	spent := uint64(0)
+	if i < len(m.Busy) {
+		spent = m.Busy[i]
+	}
+	w.hasDone(m.Ok[i])
+	if g != nil {
+		st.through(g, w, spent, nil)
+	} else {
+		st.outlived(st.leaving.Get(m.Ok[i]), w, spent, nil)
+	}
+}
+
 // hasDone removes a gang that has succeeded from the worker's last report of what it runs. Otherwise a worker that is
 // silent from then on would seem to run the gang forever, and to keep others waiting for it.
 func (w *worker) hasDone(gang uint64) {
@@ -400,17 +415,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		w.last, w.beat = m, st.now
 	case *wire.Completed:
 		for i, n := range m.Ok {
-			spent := uint64(0)
-			if i < len(m.Busy) {
-				spent = m.Busy[i]
-			}
-			w.hasDone(n)
 			st.endsThere(w, n)
-			if g := st.gangs.Get(n); g != nil {
-				st.through(g, w, spent, nil)
-			} else {
-				st.outlived(st.leaving.Get(n), w, spent, nil)
-			}
+			st.partDone(st.gangs.Get(n), w, m, i)
 		}
 		for _, f := range m.Failed {
 			err := f.GetStatus().Err()

@@ -340,12 +340,25 @@ func (s *Server) takeEnds(c *link, payload []byte, flush bool) error {
 	if err := c.ends.Parse(payload); err != nil {
 		return err
 	}
+	if s.takePart(c, flush) {
+		return nil
+	}
 	ok, busy := c.ends.Ok, c.ends.Busy
 	s.takeFirst(c, wire.KindCompleted, &c.ends)
-	c.ended = controller.Event{Kind: controller.Message, Conn: c.number, Wire: wire.KindCompleted, Message: &c.ends}
+	if c.ended.Message == nil { // Step does not change it
+		c.ended = controller.Event{Kind: controller.Message, Conn: c.number, Wire: wire.KindCompleted, Message: &c.ends}
+	}
 	s.step(c, &c.ended, flush)
 	c.ends.Ok, c.ends.Busy = ok, busy // takeFirst leaves their ends, which have no room before them
 	return nil
+}
+
+// takePart takes a report from which nothing follows, unless something else waits to be sent with it.
+func (s *Server) takePart(c *link, flush bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waits := flush && (len(s.full) > 0 || s.state.Dirty())
+	return !waits && s.state.TakePart(c.number, &c.ends)
 }
 
 // takeFirst passes all parts of a long message but the last to State, which m then is. Others come in between.
