@@ -88,8 +88,7 @@ type Answer struct {
 	programs []*compiled
 	requests []*placement.Request // for slices
 	// What was collected. Each Look has lists of its own, since long ones take long to grow.
-	facts facts
-	past  []facts
+	facts []facts
 }
 
 type facts struct {
@@ -111,19 +110,12 @@ const (
 
 // workerFacts is what a report says about a worker.
 type workerFacts struct {
-	w       *worker // whose process, offer, name and island do not change
-	island  string
-	last    *wire.Heartbeat
-	usual   []int64 // by last.Running, in nanoseconds; 0 is not known
-	gone    []bool  // by last.Running: its client is
-	silent  int64
-	lostIn  int64
-	gangs   uint64
-	refused uint64
-	lacked  shortage
-	link    *wire.Report_Link
-	// By local device, in bytes.
-	arrays, programs, temps []int64
+	w      *worker // whose process, offer, name and island do not change
+	island string
+	report *wire.Report_Worker
+	usual  []int64   // by report.Last.Running, in nanoseconds; 0 is not known
+	gone   []bool    // by report.Last.Running: its client is
+	lacked *shortage // nil if it lacked nothing yet
 }
 
 // sessionFacts is what a report says about a session.
@@ -177,13 +169,13 @@ func (st *State) Begin(ask *wire.Ask) *Answer {
 
 // Look collects some of what the answer says, and reports whether there is more.
 func (a *Answer) Look() (more bool) {
-	a.past, a.facts = append(a.past, a.facts), facts{}
+	var found facts
 	left := glance
 	for ; left > 0 && len(a.workers) > 0; a.workers = a.workers[1:] {
-		left -= a.worker(a.workers[0])
+		left -= a.worker(&found, a.workers[0])
 	}
 	for ; left > 0 && len(a.sessions) > 0; a.sessions = a.sessions[1:] {
-		left -= a.session(a.sessions[0])
+		left -= a.session(&found, a.sessions[0])
 	}
 	for ; left > 0 && len(a.requests) > 0; a.requests = a.requests[1:] {
 		if r := a.requests[0]; a.st.asked[r] != nil { // else it has ended meanwhile
@@ -193,21 +185,29 @@ func (a *Answer) Look() (more bool) {
 	}
 	n := min(max(left, 0), len(a.programs))
 	for _, c := range a.programs[:n] {
-		a.facts.programs = append(a.facts.programs, programFacts{c: c, runs: c.runs, spent: c.spent, usual: c.usual})
+		found.programs = append(found.programs, programFacts{c: c, runs: c.runs, spent: c.spent, usual: c.usual})
 	}
 	a.programs = a.programs[n:]
+	a.facts = append(a.facts, found)
 	return len(a.workers)+len(a.sessions)+len(a.requests)+len(a.programs) > 0
 }
 
-func (a *Answer) worker(w *worker) (cost int) {
+func (a *Answer) worker(found *facts, w *worker) (cost int) {
 	if w == nil || w.gone != nil {
 		return 1
 	}
-	st := a.st
-	f := workerFacts{w: w, island: w.island.name, last: w.last, silent: st.now - w.heard, lostIn: st.lostIn(w),
-		gangs: uint64(st.busy[w.slot]), refused: w.refused, lacked: w.lacked}
+	st, devices := a.st, len(w.offer.Devices)
+	bytes := make([]int64, 3*devices)
+	arrays, programs, temps := bytes[:devices:devices], bytes[devices:2*devices:2*devices], bytes[2*devices:]
+	f := workerFacts{w: w, island: w.island.name, report: &wire.Report_Worker{Process: w.process,
+		Devices: w.offer.Devices, Last: w.last, SilentMs: (st.now - w.heard) / 1e6, LostInMs: st.lostIn(w) / 1e6,
+		Gangs: uint64(st.busy[w.slot]), Refused: w.refused, ArrayBytes: arrays, ProgramBytes: programs, TempBytes: temps}}
+	if w.lacked.why != nil {
+		lacked := w.lacked
+		f.lacked = &lacked
+	}
 	if c := st.conns.Get(w.to[0]); c != nil {
-		f.link = c.cuts.report(st.now)
+		f.report.Link = c.cuts.report(st.now)
 	}
 	for _, r := range w.last.GetRunning() {
 		s, g := st.sessions[r.Session], st.gangs.Get(r.Gang)
@@ -217,16 +217,19 @@ func (a *Answer) worker(w *worker) (cost int) {
 		}
 		f.usual, f.gone = append(f.usual, usual), append(f.gone, s == nil)
 	}
-	for i := range w.offer.Devices {
+	for i := range devices {
 		use, code := st.ledger.Device(w.base+i), st.codeOn(w.base+i)
-		f.arrays, f.programs = append(f.arrays, use.InUse-use.Temp-code), append(f.programs, code)
-		f.temps = append(f.temps, use.Temp)
+		arrays[i], programs[i], temps[i] = use.InUse-use.Temp-code, code, use.Temp
 	}
-	a.facts.workers = append(a.facts.workers, f)
-	return workerGlance * (1 + len(f.usual) + len(f.temps))
+	cost = workerGlance * (1 + len(f.usual) + devices)
+	if found.workers == nil { // most are alike
+		found.workers = make([]workerFacts, 0, min(len(a.workers), 1+glance/cost))
+	}
+	found.workers = append(found.workers, f)
+	return cost
 }
 
-func (a *Answer) session(s *session) (cost int) {
+func (a *Answer) session(found *facts, s *session) (cost int) {
 	st := a.st
 	if st.sessions[s.id] != s { // it ended meanwhile
 		return 1
@@ -258,53 +261,51 @@ func (a *Answer) session(s *session) (cost int) {
 	if f.report.Unanswered != nil {
 		cost += s.underWay
 	}
-	a.facts.sessions = append(a.facts.sessions, f)
+	found.sessions = append(found.sessions, f)
 	return cost
 }
 
 // Report makes the report from what Look has collected.
 func (a *Answer) Report() *wire.Report {
 	r := a.report
-	for _, f := range a.past {
-		a.facts.workers = append(a.facts.workers, f.workers...)
-		a.facts.sessions = append(a.facts.sessions, f.sessions...)
-		a.facts.programs = append(a.facts.programs, f.programs...)
-	}
-	slices.SortFunc(a.facts.sessions, func(x, y sessionFacts) int { return cmp.Compare(x.s.id, y.s.id) })
 	for _, happened := range a.events {
 		e := proto.CloneOf(happened.event)
 		e.AgeMs = (a.now - happened.at) / 1e6
 		r.Events = append(r.Events, e)
 	}
-	slices.SortFunc(a.facts.workers, func(x, y workerFacts) int { return compareWorkers(x.w, y.w) })
-	host := map[uint32]int64{} // by session
-	gone := map[int]bool{}     // slots whose workers' arrays are lost
-	for i := range a.facts.sessions {
-		for _, w := range a.facts.sessions[i].in.at {
-			gone[w.slot] = true
+	var workers []*workerFacts
+	var sessions []*sessionFacts
+	var programs []programFacts
+	for _, found := range a.facts {
+		workers, sessions = slices.Grow(workers, len(found.workers)), slices.Grow(sessions, len(found.sessions))
+		for i := range found.workers {
+			workers = append(workers, &found.workers[i])
 		}
+		for i := range found.sessions {
+			sessions = append(sessions, &found.sessions[i])
+		}
+		programs = append(programs, found.programs...)
 	}
+	slices.SortFunc(workers, func(x, y *workerFacts) int { return compareWorkers(x.w, y.w) })
+	slices.SortFunc(sessions, func(x, y *sessionFacts) int { return cmp.Compare(x.s.id, y.s.id) })
+	host := map[uint32]int64{} // by session
+	var there set              // slots; the arrays of other workers are lost
 	var island *wire.Report_Island
-	for i := range a.facts.workers {
-		f := &a.facts.workers[i]
-		delete(gone, f.w.slot)
-		for _, share := range f.last.GetHost().GetSessions() {
+	for i, f := range workers {
+		there.add(f.w.slot)
+		for _, share := range f.report.Last.GetHost().GetSessions() {
 			host[share.Session] += share.Bytes
 		}
-		if i == 0 || a.facts.workers[i-1].w.island != f.w.island {
+		if i == 0 || workers[i-1].w.island != f.w.island {
 			island = &wire.Report_Island{Name: f.island, Platform: f.w.platform}
 			r.Islands = append(r.Islands, island)
 		}
-		island.Workers = append(island.Workers, &wire.Report_Worker{Process: f.w.process, Devices: f.w.offer.Devices,
-			Last: f.said(), SilentMs: f.silent / 1e6, LostInMs: f.lostIn / 1e6, Gangs: f.gangs, Refused: f.refused,
-			LastRefused: f.lacked.report(a.now), ArrayBytes: f.arrays, ProgramBytes: f.programs, TempBytes: f.temps,
-			Link: f.link})
+		island.Workers = append(island.Workers, f.complete(a.now))
 	}
 	var virtual []int32 // 1 + the session's virtual device, by number in the ledger
-	for i := range a.facts.sessions {
-		f := &a.facts.sessions[i]
+	for _, f := range sessions {
 		f.report.HostBytes = host[f.s.id]
-		f.report.Bytes, virtual = f.bytes(gone, virtual)
+		f.report.Bytes, virtual = f.bytes(there, virtual)
 		for _, slice := range f.slices {
 			f.report.Slices = append(f.report.Slices, &wire.Report_Slice{
 				Slice: slice.number, Devices: spans(slice.view.SpansOf(slice.devices)), Exclusive: slice.exclusive})
@@ -312,7 +313,7 @@ func (a *Answer) Report() *wire.Report {
 		r.Sessions = append(r.Sessions, f.report)
 	}
 	sumTenants(r)
-	r.Programs = a.busiest()
+	r.Programs = a.busiest(programs)
 	return r
 }
 
@@ -320,8 +321,8 @@ func (a *Answer) Report() *wire.Report {
 const maxPrograms = 64
 
 // busiest returns the programs that have taken most device time, in descending order. The report counts the others.
-func (a *Answer) busiest() (out []*wire.Report_Program) {
-	ran := slices.DeleteFunc(a.facts.programs, func(f programFacts) bool { return f.runs == 0 })
+func (a *Answer) busiest(all []programFacts) (out []*wire.Report_Program) {
+	ran := slices.DeleteFunc(all, func(f programFacts) bool { return f.runs == 0 })
 	slices.SortFunc(ran, func(x, y programFacts) int {
 		return cmp.Or(cmp.Compare(y.spent, x.spent), cmp.Compare(y.runs, x.runs), cmp.Compare(x.c.key, y.c.key))
 	})
@@ -334,14 +335,14 @@ func (a *Answer) busiest() (out []*wire.Report_Program) {
 }
 
 // bytes returns the device memory of a session's arrays, by virtual device. Virtual is scratch, zero between calls.
-func (f *sessionFacts) bytes(gone map[int]bool, virtual []int32) (bytes []int64, scratch []int32) {
+func (f *sessionFacts) bytes(there set, virtual []int32) (bytes []int64, scratch []int32) {
 	bytes = make([]int64, f.in.len())
 	for d := range bytes {
 		number := f.in.number(uint32(d))
 		for len(virtual) <= number {
 			virtual = append(virtual, 0)
 		}
-		if !gone[f.in.slot(uint32(d))] {
+		if there.has(f.in.slot(uint32(d))) {
 			virtual[number] = int32(d + 1)
 		}
 	}
@@ -358,21 +359,25 @@ func (f *sessionFacts) bytes(gone map[int]bool, virtual []int32) (bytes []int64,
 	return bytes, virtual
 }
 
-// said returns a worker's last heartbeat, completed by the controller: with how long each computation usually takes,
-// and without sessions whose client is not connected, since people count them as gone, though the worker learns it only
-// when the lease ends.
-func (f *workerFacts) said() *wire.Heartbeat {
-	if len(f.usual) == 0 {
-		return f.last
+// complete returns the report of a worker with what takes time to make. Its last heartbeat says how long each
+// computation usually takes, and that a session is gone whose client is not connected: people count it as gone, though
+// the worker learns it only when the lease ends.
+func (f *workerFacts) complete(now int64) *wire.Report_Worker {
+	w := f.report
+	if f.lacked != nil {
+		w.LastRefused = f.lacked.report(now)
 	}
-	last := proto.CloneOf(f.last)
-	for i, r := range last.Running {
+	if len(f.usual) > 0 {
+		w.Last = proto.CloneOf(w.Last)
+	}
+	for i, usual := range f.usual {
+		r := w.Last.Running[i]
 		r.Gone = r.Gone || f.gone[i]
-		if f.usual[i] > 0 {
-			r.UsualMs = f.usual[i] / 1e6
+		if usual > 0 {
+			r.UsualMs = usual / 1e6
 		}
 	}
-	return last
+	return w
 }
 
 // For returns a report as a viewer may see it: for a tenant, without the lines of others' code where something runs,
