@@ -28,7 +28,7 @@ func Arrived(conn uint64, kind wire.Kind, m proto.Message, payload []byte) Event
 }
 
 // Answer sets the report that answers an Ask, so that Step does not make one.
-func (ev *Event) Answer(r *wire.Report) { ev.report = LateMessage(r, proto.Size(r)) }
+func (ev *Event) Answer(r *Late) { ev.report = r }
 
 // Split removes the first part from a message that would take State long, and returns it, for an event of its own. It
 // returns nil if the message is short, or has no parts.

@@ -29,7 +29,7 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 		}
 		r := ev.report
 		if r == nil {
-			r = encodedReport(st.Answer(m), c.viewer)
+			r = EncodedReport(st.Answer(m), c.viewer)
 		}
 		st.deliverLate([]uint64{c.number}, wire.KindReport, r)
 		if m.Stop {
@@ -56,8 +56,8 @@ func (st *State) reload(c *conn) error {
 	return nil
 }
 
-// encodedReport returns a report as a viewer is sent it.
-func encodedReport(r *wire.Report, to wire.Viewer) *Late {
+// EncodedReport returns a report as a viewer is sent it.
+func EncodedReport(r *wire.Report, to wire.Viewer) *Late {
 	r = For(to, r)
 	return LateMessage(r, proto.Size(r))
 }

@@ -480,7 +480,7 @@ func (b *bed) asks(m *wire.Ask) {
 		b.around(func() { more = a.Look() })
 	}
 	b.step(Event{Kind: Message, Conn: operator, Wire: wire.KindAsk, Message: m,
-		report: encodedReport(a.Report(), wire.Viewer{})})
+		report: EncodedReport(a.Report(), wire.Viewer{})})
 }
 
 // shift has each shard of the first array sent to the device so many places further.

@@ -13,10 +13,15 @@ import (
 
 // recent is the newest report, for callers that accept one from before their call.
 type recent struct {
-	mu      sync.Mutex // locked while a report is made, which callers that come meanwhile share
-	at      time.Time  // when it was begun
+	mu   sync.Mutex // locked while a report is made, which callers that come meanwhile share
+	at   time.Time  // when it was begun
+	told map[wire.Viewer]*told
+}
+
+// told is what those are told of a report who may see the same of it.
+type told struct {
 	report  *wire.Report
-	tenants map[wire.Viewer]*wire.Report // what tenants are told of it that have asked
+	encoded *controller.Late // nil until it is first sent
 }
 
 // Report says who is in the cluster, and what they have.
@@ -24,27 +29,48 @@ func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), wire.Vie
 
 // Answer answers a question as a viewer may see it. It never stops the cluster. The caller must not change the report.
 func (s *Server) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
-	if ask.MaxAgeMs > 0 && ask.Events == 0 && !ask.OnlyEvents {
-		return s.recently(time.Duration(ask.MaxAgeMs)*time.Millisecond, to)
+	if !takesRecent(ask) {
+		return controller.For(to, s.look(ask))
 	}
-	return controller.For(to, s.look(ask))
+	s.recent.mu.Lock()
+	defer s.recent.mu.Unlock()
+	return s.recently(ask, to).report
 }
 
-// recently returns a report of at most that age.
-func (s *Server) recently(age time.Duration, to wire.Viewer) *wire.Report {
-	k := &s.recent
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if now := time.Now(); k.report == nil || now.Sub(k.at) >= age {
-		k.at, k.report, k.tenants = now, s.look(new(wire.Ask)), map[wire.Viewer]*wire.Report{}
+// encoded returns the same answer as a message, which those share who are sent the same.
+func (s *Server) encoded(ask *wire.Ask, to wire.Viewer) *controller.Late {
+	if !takesRecent(ask) {
+		return controller.EncodedReport(s.look(ask), to)
+	}
+	s.recent.mu.Lock()
+	defer s.recent.mu.Unlock()
+	t := s.recently(ask, to)
+	if t.encoded == nil {
+		once := *controller.EncodedReport(t.report, wire.Viewer{})
+		once.Encode = sync.OnceValue(once.Encode)
+		t.encoded = &once
+	}
+	return t.encoded
+}
+
+// takesRecent reports whether a question accepts an answer from before.
+func takesRecent(ask *wire.Ask) bool { return ask.MaxAgeMs > 0 && ask.Events == 0 && !ask.OnlyEvents }
+
+// recently returns what a viewer is told of a report of at most the age that a question accepts. Called with
+// recent.mu.
+func (s *Server) recently(ask *wire.Ask, to wire.Viewer) *told {
+	k, all := &s.recent, wire.Viewer{}
+	age := time.Duration(ask.MaxAgeMs) * time.Millisecond
+	if now := time.Now(); k.told == nil || now.Sub(k.at) >= age {
+		k.at, k.told = now, map[wire.Viewer]*told{all: {report: s.look(new(wire.Ask))}}
 	}
 	if !to.IsTenant {
-		return k.report
+		to = all
 	}
-	if k.tenants[to] == nil {
-		k.tenants[to] = controller.For(to, k.report)
+	if k.told[to] == nil {
+		k.told[to] = &told{report: controller.For(to, k.told[all].report)}
 	}
-	return k.tenants[to]
+	return k.told[to]
 }
 
 // look makes a report.

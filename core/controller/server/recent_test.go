@@ -21,9 +21,14 @@ func TestReportsAreShared(t *testing.T) {
 		if first == theirs {
 			t.Error("a tenant is told what an operator is")
 		}
+		encoded := func(to wire.Viewer) *byte { return &s.encoded(&wire.Ask{MaxAgeMs: 1000}, to).Encode()[0] }
+		sent := encoded(operator)
 		time.Sleep(time.Second - 1)
 		if recent(operator) != first || recent(tenant) != theirs {
 			t.Error("a report of less than a second was made anew")
+		}
+		if encoded(operator) != sent || encoded(tenant) == sent {
+			t.Error("a report was encoded again for an operator, or a tenant was sent an operator's")
 		}
 		if own := s.Report(); own == first {
 			t.Error("who wants to know how it is now is told how it was")

@@ -374,7 +374,7 @@ func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	if m, ok := ev.Message.(*wire.Ask); ok {
 		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
 			to := wire.Viewer{IsTenant: c.in.Pass == transport.Tenant, Tenant: c.in.Tenant}
-			ev.Answer(s.Answer(m, to))
+			ev.Answer(s.encoded(m, to))
 		}
 		return ev
 	}
