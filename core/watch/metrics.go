@@ -10,19 +10,38 @@ import (
 
 // metric is a metric with how to read it from a report.
 type metric struct {
-	name   string // without the pathways_ that all begin with
-	help   string
-	labels []string
-	kind   string // gauge or counter
-	read   func(r *wire.Report, to *lines)
+	name  string   // without the pathways_ that all begin with
+	head  string   // the lines before its values
+	parts []string // of a line: what comes before each label's value, and before the metric's
+	read  func(r *wire.Report, to *lines)
 }
 
 func gauge(name, help string, labels []string, read func(*wire.Report, *lines)) metric {
-	return metric{name, help, labels, "gauge", read}
+	return newMetric("gauge", name, help, labels, read)
 }
 
 func counter(name, help string, labels []string, read func(*wire.Report, *lines)) metric {
-	return metric{name, help, labels, "counter", read}
+	return newMetric("counter", name, help, labels, read)
+}
+
+func newMetric(kind, name, help string, labels []string, read func(*wire.Report, *lines)) metric {
+	const prefix = "pathways_"
+	m := metric{name: name, read: read,
+		head: "# HELP " + prefix + name + " " + help + "\n# TYPE " + prefix + name + " " + kind + "\n"}
+	before := prefix + name
+	for i, label := range labels {
+		separator := `",`
+		if i == 0 {
+			separator = "{"
+		}
+		m.parts = append(m.parts, before+separator+label+`="`)
+		before = ""
+	}
+	if len(labels) > 0 {
+		before = `"}`
+	}
+	m.parts = append(m.parts, before+" ")
+	return m
 }
 
 // Labels of the metrics of each worker, session and tenant, sorted, as scrapers have them.
@@ -289,29 +308,24 @@ func (l *lines) tell(value float64, labels ...string) {
 	b, m := l.text, l.metric
 	if !l.begun {
 		l.begun = true
-		b = append(append(append(append(b, "# HELP "+prefix...), m.name...), ' '), m.help...)
-		b = append(append(append(append(b, "\n# TYPE "+prefix...), m.name...), ' '), m.kind...)
-		b = append(b, '\n')
+		b = append(b, m.head...)
 	}
-	b = append(append(b, prefix...), m.name...)
 	for i, label := range labels {
-		separator := byte(',')
-		if i == 0 {
-			separator = '{'
-		}
-		b = append(append(append(b, separator), m.labels[i]...), '=', '"')
-		b = append(append(b, inLabels.Replace(label)...), '"')
+		b = appendLabel(append(b, m.parts[i]...), label)
 	}
-	if len(labels) > 0 {
-		b = append(b, '}')
-	}
-	l.text = append(appendValue(append(b, ' '), value), '\n')
+	l.text = append(appendValue(append(b, m.parts[len(labels)]...), value), '\n')
 }
 
-// prefix begins the names of all metrics.
-const prefix = "pathways_"
+// appendLabel appends the value of a label as the format has it between quotes: most as they are.
+func appendLabel(b []byte, label string) []byte {
+	for i := range len(label) {
+		if c := label[i]; c == '\\' || c == '"' || c == '\n' {
+			return append(b, inLabels.Replace(label)...)
+		}
+	}
+	return append(b, label...)
+}
 
-// inLabels makes the value of a label what the format has between quotes.
 var inLabels = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 // appendValue appends a value. Most are whole numbers, which take a fifth of the time of others.
@@ -325,8 +339,7 @@ func appendValue(b []byte, value float64) []byte {
 
 func (s *Site) metrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	b := s.scrape.of(s.config.Source.Answer(Recent(), wire.Viewer{}), appendMetrics)
-	_, _ = w.Write(b) // a viewer that has left does not read it
+	s.scrape.write(w, s.config.Source.Answer(Recent(), wire.Viewer{}), appendMetrics)
 }
 
 func sessionLabels(s *wire.Report_SessionReport) []string {

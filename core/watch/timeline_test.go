@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -18,7 +19,7 @@ func TestTimelineShowsTenantsTheirOwnPrograms(t *testing.T) {
 	of := func(shared bool) *wire.Timeline {
 		return &wire.Timeline{NowNs: 15e9, Shared: shared,
 			Owners: []*wire.Timeline_Owner{{Session: 3, Tenant: "ada"}, {Session: 4, Tenant: "bob"}},
-			Rows: []*wire.Timeline_Row{{First: 1, Count: 1, Doing: []*wire.Doing{{AheadNs: 10e9,
+			Rows: []*wire.Timeline_Row{{Island: `"one"`, First: 1, Count: 2, Doing: []*wire.Doing{{AheadNs: 10e9,
 				Programs: []string{"f", "g", "h"}, Lanes: []*wire.Doing_Lane{{Local: 0}, lane}}}}}}
 	}
 	for _, c := range []struct {
@@ -36,9 +37,14 @@ func TestTimelineShowsTenantsTheirOwnPrograms(t *testing.T) {
 		got := draw(of(c.shared), c.who)
 		want := [][5]int64{{3, c.bars[0], 1, 120e6, 130e6}, {4, c.bars[1], 5, 130.05e6, 130.06e6},
 			{9, c.bars[2], 1, 130.06e6, 130.08e6}}
-		if strings.Join(got.Programs, " ") != c.want || got.Now != 150e6 || len(got.Lanes) != 1 ||
+		if strings.Join(got.Programs, " ") != c.want || got.Now != 150e6 || len(got.Lanes) != 2 ||
 			got.Lanes[0].Dropped != 7 || !reflect.DeepEqual(got.Lanes[0].Bars, want) {
 			t.Errorf("%s sees %+v, want %v and %v", c.name, got, c.want, want)
+		}
+		var back Timeline
+		statustest.Check(t, json.Unmarshal(got.appendJSON(nil), &back))
+		if !reflect.DeepEqual(&back, got) {
+			t.Errorf("as JSON, %+v is %+v", got, &back)
 		}
 	}
 }

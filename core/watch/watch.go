@@ -22,6 +22,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -298,27 +299,40 @@ func (s *Site) status(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, wire.AppendJSON(nil, report))
 		return
 	}
-	writeJSON(w, s.statuses[v.role].of(report, func(b []byte, r *wire.Report) []byte {
-		return wire.AppendJSON(b, r)
-	}))
+	w.Header().Set("Content-Type", "application/json")
+	s.statuses[v.role].write(w, report, func(b []byte, r *wire.Report) []byte { return wire.AppendJSON(b, r) })
 }
 
 // text is a report in some form, which is made once for all who ask for it: they share reports, see Recent.
 type text struct {
 	mu     sync.Mutex
 	report *wire.Report
-	made   []byte // never changed
+	made   *made
 }
 
-// of returns a report as write appends it, if that was not made before.
-func (t *text) of(r *wire.Report, write func([]byte, *wire.Report) []byte) []byte {
+// made is a text in memory that is used again for the next one, unless somebody still reads it: of a large cluster it
+// is a megabyte, once a second.
+type made struct {
+	text    []byte
+	readers int
+}
+
+// write writes a report as form appends it, if that was not made before.
+func (t *text) write(w io.Writer, r *wire.Report, form func([]byte, *wire.Report) []byte) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.report != r {
-		const more = 8 // it grows little from one to the next: by less than this part
-		t.report, t.made = r, write(make([]byte, 0, len(t.made)+len(t.made)/more), r)
+	if t.made == nil || t.report != r && t.made.readers > 0 {
+		t.made, t.report = new(made), nil
 	}
-	return t.made
+	m := t.made
+	if t.report != r {
+		t.report, m.text = r, form(m.text[:0], r)
+	}
+	m.readers++
+	t.mu.Unlock()
+	_, _ = w.Write(m.text) // a viewer that has left does not read it
+	t.mu.Lock()
+	m.readers--
+	t.mu.Unlock()
 }
 
 // events writes the events after the one that the request has heard of.

@@ -150,6 +150,44 @@ func TestTokenOpensWhatItsRoleMaySee(t *testing.T) {
 	}
 }
 
+// A report is written in a form once for all, and what somebody still reads stays as it is, though its memory is used
+// again as soon as nobody does.
+func TestTextIsMadeOnceForAll(t *testing.T) {
+	var all text
+	made := 0
+	form := func(b []byte, r *wire.Report) []byte {
+		made++
+		return append(b, r.Cluster...)
+	}
+	first, second := &wire.Report{Cluster: "first"}, &wire.Report{Cluster: "later"}
+	read := func(r *wire.Report, meanwhile func()) {
+		t.Helper()
+		all.write(writer(func(b []byte) {
+			meanwhile()
+			statustest.Equal(t, string(b), r.Cluster, "what is read")
+		}), r, form)
+	}
+	nothing := func() {}
+	read(first, func() {
+		read(first, nothing)
+		statustest.Equal(t, made, 1, "texts made for one report")
+		read(second, func() { read(first, nothing) })
+	})
+	if n := testing.AllocsPerRun(10, func() {
+		all.write(io.Discard, first, form)
+		all.write(io.Discard, second, form)
+	}); n > 0 {
+		t.Errorf("texts that nobody reads any more leave their memory unused: the next two take %v allocations", n)
+	}
+}
+
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) {
+	w(b)
+	return len(b), nil
+}
+
 // A cluster without devices is healthy, and not ready.
 func TestReadyWithADevice(t *testing.T) {
 	get := serve(t, Config{Source: fixed{0}})
