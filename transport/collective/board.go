@@ -262,7 +262,8 @@ func newBoard(data []byte, place int, bells bells) (*Board, error) {
 		waits: map[mail]wait{}, early: map[mail]letter{}, open: map[*meeting]int{}, live: map[uint64]bool{}}
 	b.area.data, b.area.words = b.areaOf(place)
 	b.area.limit, b.sizes = granules, usualSizes
-	b.lending.board = b
+	b.lending.board, b.lending.maps = b, mapLent
+	b.lending.room, b.lending.copies = standInsMax, copiesMax
 	b.met.Store(new(members))
 	go b.poll()
 	return b, nil

@@ -390,12 +390,16 @@ func (b *builder) copies(r *round, from ref) {
 
 // owned returns the part of operand i that process p folds in a round.
 func (b *builder) owned(i, p int) region {
-	c := b.cuts[i]
+	return b.cuts[i].part(p, len(b.members))
+}
+
+// part returns the p-th of n parts of what is cut, which begin at multiples of 64.
+func (c cut) part(p, n int) region {
 	at := func(p int) int64 {
-		if p == len(b.members) {
+		if p == n {
 			return c.to
 		}
-		return c.from + (c.to-c.from)/64*int64(p)/int64(len(b.members))*64
+		return c.from + (c.to-c.from)/64*int64(p)/int64(n)*64
 	}
 	return dense(at(p), at(p+1)-at(p))
 }
@@ -431,6 +435,7 @@ func (t *table) prune(processes []uint64) {
 			keep, t.peers = append(keep, q), append(t.peers, process)
 		}
 	}
+	t.members = keep
 	for i := range t.rounds {
 		r := &t.rounds[i]
 		for k, q := range keep {
@@ -449,7 +454,7 @@ func (t *table) prune(processes []uint64) {
 		}
 		for _, s := range r.steps {
 			for j := range s.from {
-				if k := s.from[j].kind; k == block || k == lentOperand || k == lentResult {
+				if k := s.from[j].kind; k == block || k == lent {
 					s.from[j].call = at[s.from[j].call]
 				}
 			}

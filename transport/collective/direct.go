@@ -8,22 +8,26 @@ import (
 )
 
 // This file plans large collectives among members of a board that lend each other their memory (lent.go). Each reads
-// what it needs where the others have it: no byte is copied but into a result, and there are two or three rounds,
+// what it needs where the others have it: hardly a byte is copied but into a result, and there are two or three rounds,
 // however large the arrays are.
 //
-// In the first round each member tells where its arrays are. If all can read all, each copies or folds from there, and
-// says in the next round that it is through. Of an all-reduce each has folded a part by then, which the others copy
-// from its result, and say so in a third. Otherwise the rounds by areas follow, as planned in together.go.
+// In the first round each member tells where its operands are. If all can read all, each copies or folds from there,
+// and says in the next round that it is through. Of an all-reduce each has folded a part by then, which the others copy
+// from where it has told, and say so in a third. Otherwise the rounds by areas follow, as planned in together.go.
 
 // directRounds is how many there are at most.
 const directRounds = 3
+
+// whereMax is how long a letter may be that tells where a member's arrays are: that of 8,190. If it is longer than
+// letters else are, it goes by an area.
+const whereMax = 64 << 10
 
 // goesDirectly reports whether a group's arrays, of total bytes a rank, are large, and a letter has room to tell where
 // those of a member are.
 func (b *builder) goesDirectly(total int64) bool {
 	large := len(b.table.rounds) > several
 	for _, places := range b.members {
-		if b.whereBytes(places) > mailMax {
+		if b.whereBytes(places) > whereMax {
 			return false
 		}
 		if b.spec.Op == spmd.RaggedAllToAll { // all of which would be in one round
@@ -34,16 +38,16 @@ func (b *builder) goesDirectly(total int64) bool {
 }
 
 func (b *builder) whereBytes(places []int) int64 {
-	return whereBytes(len(places) * (len(b.spec.Operands) + len(b.spec.Results)))
+	return whereBytes(len(places)*len(b.spec.Operands) + len(partsOf(b.spec, 0, 1)))
 }
 
 // directly plans the direct rounds, the first before those that are planned and the others behind them.
 func (b *builder) directly() error {
-	b.cuts = b.whole()
+	b.cuts, b.table.member = b.whole(), b.own
 	first := b.layout()
 	first.where = true
 	for p, places := range b.members {
-		first.blocks[p].bytes = b.whereBytes(places)
+		first.add(p, ref{kind: told, reg: dense(0, b.whereBytes(places))})
 	}
 	second := b.through()
 	more := []*layout{second}
@@ -73,9 +77,31 @@ func (b *builder) through() *layout {
 	return l
 }
 
-// lent is where process p has an array of place s.
-func (b *builder) lent(kind kind, p, s, buf int, reg region) ref {
-	return ref{kind: kind, call: p, place: slices.Index(b.members[p], s), buf: buf, reg: reg}
+// lent is where process p has an operand of place s.
+func (b *builder) lent(p, s, i int, reg region) ref {
+	return ref{kind: lent, call: p, buf: slices.Index(b.members[p], s)*len(b.spec.Operands) + i, reg: reg}
+}
+
+// part is where process p has the part of a result that it folds.
+func (b *builder) part(p, i int) ref {
+	reg := dense(0, b.owned(i, p).bytes())
+	if p == b.own {
+		return ref{kind: folded, buf: i, reg: reg}
+	}
+	return ref{kind: lent, call: p, buf: len(b.members[p])*len(b.spec.Operands) + i, reg: reg}
+}
+
+// partsOf returns the parts of an all-reduce's results that a member of a group folds, of so many members. Others
+// copy them; of other collectives they read operands alone.
+func partsOf(spec *spmd.Spec, member, members int) []region {
+	if spec.Op != spmd.AllReduce {
+		return nil
+	}
+	parts := make([]region, len(spec.Results))
+	for i, x := range spec.Results {
+		parts[i] = cut{0, x.Bytes()}.part(member, members)
+	}
+	return parts
 }
 
 // finishLent plans what makes the results of the places here, out of all others' operands. Each begins with its own, so
@@ -91,7 +117,7 @@ func (b *builder) finishLent(l *layout) error {
 			if p == b.own {
 				at[x] = ref{kind: operand, call: b.call[x.s], buf: x.buf, reg: reg}
 			} else {
-				at[x] = b.lent(lentOperand, p, x.s, x.buf, reg)
+				at[x] = b.lent(p, x.s, x.buf, reg)
 			}
 		}
 	}
@@ -118,11 +144,11 @@ func (b *builder) foldLent(l *layout) {
 				if p == b.own {
 					from[s] = ref{kind: operand, call: b.call[s], buf: i, reg: mine}
 				} else {
-					from[s] = b.lent(lentOperand, p, s, i, mine)
+					from[s] = b.lent(p, s, i, mine)
 				}
 			}
 		}
-		l.step(folds, ref{kind: result, call: b.call[b.members[b.own][0]], buf: i, reg: mine}, from...)
+		l.step(folds, b.part(b.own, i), from...)
 	}
 }
 
@@ -132,49 +158,36 @@ func (b *builder) takeLent(l *layout) {
 	for i := range b.spec.Operands {
 		for k := range b.members {
 			p := (b.own + k) % len(b.members)
-			if p == b.own {
-				continue
-			}
-			part := b.owned(i, p)
-			l.step(copies, ref{kind: result, call: first, buf: i, reg: part},
-				b.lent(lentResult, p, b.members[p][0], i, part))
+			l.step(copies, ref{kind: result, call: first, buf: i, reg: b.owned(i, p)}, b.part(p, i))
 		}
 		b.copies(&l.round, b.mine(i))
 	}
 }
 
-// where returns the letter that tells where the arrays of a meeting are.
-func (m *meeting) where(board *Board) *[]byte {
-	to := scratch.Get().(*[]byte)
+// lends lends the peers of the meeting what they read, and writes the letter that tells them where it is.
+func (m *meeting) lends(board *Board) {
+	t := m.table
 	index := board.met.Load().index
-	places := make([]int, len(m.table.peers))
-	for i, p := range m.table.peers {
+	places := make([]int, len(t.peers))
+	for i, p := range t.peers {
 		places[i] = index[p]
 	}
-	if m.lease = board.lending.lease(); m.lease.number != 0 {
-		board.inside.Add(1) // until giveBack
+	var arrays [][]byte
+	for _, c := range m.calls {
+		arrays = append(arrays, c.Operands...)
 	}
-	m.ready = board.lending.where(*to, places, m.lease, func(yield func([]byte) bool) {
-		for _, c := range m.calls {
-			for _, a := range c.Operands {
-				if !yield(a) {
-					return
-				}
-			}
-			for _, a := range c.Results {
-				if !yield(a) {
-					return
-				}
-			}
-		}
-	})
-	return to
+	operands := len(arrays)
+	for i, part := range partsOf(m.calls[0].Spec, t.member, len(t.peers)+1) {
+		arrays = append(arrays, m.calls[0].Results[i][part.off:][:part.run:part.run])
+	}
+	m.told = make([]byte, whereBytes(len(arrays)))
+	m.loan = board.lending.lend(arrays, operands, places, m.told)
 }
 
 // borrows takes the memory of all peers for the meeting, if all are ready, and returns whether they are.
 func (m *meeting) borrows() bool {
 	b, spec := m.gang.engine.board, m.calls[0].Spec
-	index, ready := b.met.Load().index, m.ready
+	index, ready := b.met.Load().index, m.loan.ready
 	for i, p := range m.table.peers {
 		b.lending.learn(index[p])
 		ready = ready && whereabouts(m.peers[i].block.Data).ready()
@@ -182,7 +195,6 @@ func (m *meeting) borrows() bool {
 	if !ready {
 		return false
 	}
-	shapes := slices.Concat(spec.Operands, spec.Results)
 	for i, p := range m.table.peers {
 		if !b.enter() {
 			m.fails(status.New(status.Cancelled, "the worker is stopping"))
@@ -191,8 +203,16 @@ func (m *meeting) borrows() bool {
 		f := &m.peers[i]
 		w, ok := whereabouts(f.block.Data), false
 		f.place = index[p]
+		parts := partsOf(spec, m.table.members[i], len(m.table.peers)+1)
+		operands := w.arrays() - len(parts)
+		bytes := func(k int) int64 {
+			if k < operands {
+				return spec.Operands[k%len(spec.Operands)].Bytes()
+			}
+			return parts[k-operands].bytes()
+		}
 		if f.lease, ok = w.lease(); ok {
-			f.lent, f.files = b.lending.borrow(f.place, w, func(k int) uint64 { return uint64(shapes[k%len(shapes)].Bytes()) })
+			f.lent, f.files = b.lending.borrow(f.place, w, bytes)
 		}
 		if f.lent != nil {
 			continue
@@ -253,10 +273,8 @@ func (m *meeting) stays(peer int) {
 
 // giveBack returns the memory that the meeting has borrowed, and ends what it lends.
 func (m *meeting) giveBack() {
-	if m.lease.number != 0 {
-		m.gang.engine.board.lending.expire(m.lease)
-		m.gang.engine.board.leave()
-		m.lease = lease{}
+	if m.table.direct > 0 {
+		m.gang.engine.board.lending.end(&m.loan)
 	}
 	for i := range m.peers {
 		if f := &m.peers[i]; f.lent != nil {

@@ -328,6 +328,9 @@ func drawDirect(t *rapid.T) (int, []Place, *spmd.Spec) {
 		for range rapid.IntRange(1, 2).Draw(t, "operands") {
 			d.keeps(x)
 		}
+		for range rapid.SampledFrom([]int{0, 0, 1, 2, 3, 140}).Draw(t, "short operands") { // too many for a letter in a ring
+			d.keeps(shape.Shape{DType: shape.F32, Dims: []int64{rapid.Int64Range(0, 40).Draw(t, "elements")}})
+		}
 	case spmd.AllGather:
 		d.takes(x, d.times(x))
 	case spmd.ReduceScatter:

@@ -2,35 +2,36 @@ package collective
 
 import (
 	"encoding/binary"
-	"fmt"
-	"iter"
-	"math/bits"
 	"os"
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/transport/pages"
 	"github.com/openpathways/pathways/transport/shm"
 )
 
-// This file has the members of a board read large arrays where these lie, in memory that they lend each other.
+// This file has the members of a board lend each other the memory in which large arrays lie. How they read it is in
+// borrowed.go.
 //
 // A member that lends has the arrays of its devices in files of memory: one for all that it computes, and segments of
 // its pool, for arrays that have come from clients and other workers. The board says which files these are, and who has
-// mapped them. Peers are told in which file and where the operands and results of a call are (direct.go). A segment is
-// lent when an array in it is first an operand of a large collective, if fewer than filesMax files are lent.
+// mapped them. Peers are told in which file and where the arrays of a call are that they read (direct.go). A segment is
+// lent when a call first tells of an array in it. If filesMax files are lent already, it takes the place of the segment
+// that calls have not used for the longest time.
+//
+// Other arrays, such as short results of computations, have stand-ins in the pool for the time of the call: operands
+// are copied there, if they are few bytes (copiesMax), and parts of results are folded there.
 //
 // # What is guaranteed, and why
 //
 // All members of a group go the same way. Each tells all others where its arrays are, and whether all of them have
 // mapped the files; a call goes directly if all say so, and by areas else. All decide by the same letters. A peer
-// unmaps a file only when its owner has withdrawn it, which is not while there are arrays in it; so what the owner
-// found mapped is there when its letter comes. A member looks for files to map when it gets such letters: so the first
-// call with a file goes by areas, and so do all if a system does not let one process map another's memory.
+// unmaps a file only when its owner has withdrawn it, which is not while a call tells of arrays in it; so what the
+// owner found mapped is there when its letter comes. A member looks for files to map when it gets such letters: so the
+// first call with a file goes by areas, and so do all if a system does not let one process map another's memory.
 //
 // What is used was lent as long as it was read. A member ends a call when all peers have said that they are through
 // with its arrays. If the call fails there before, its arrays may be freed, and others be made in their place, while a
@@ -41,23 +42,34 @@ import (
 //
 // A mapping keeps no memory from going back to the system: the owner of a segment that goes takes the pages out of its
 // file first. Peers unmap it at their next large collective, and the memory of a member that has gone when no call
-// reads it any more. They only read, and nothing but memory of the members' own; that of clients, which they use in
+// reads it any more. They only read, and nothing but memory of the members' own: that of clients, which they use in
 // place, is not lent on.
 
 // lending is what a member of a board lends and borrows.
 type lending struct {
-	board *Board
+	board        *Board
+	room, copies int64 // standInsMax, copiesMax
+	maps         func(process, file uint32, size, inode uint64) ([]byte, error)
 
-	mu      sync.Mutex
-	memory  []byte    // file 0 of this member; nil if it lends nothing
-	pool    *shm.Pool // whose segments it lends, too
-	files   map[*shm.Segment]int
-	numbers uint64                     // that were given to files
-	lent    map[int]*[filesMax]*lender // by place
-	gone    map[int]struct{}           // places of members that have gone
-	leased  [leasesMax]bool
-	leases  uint64 // that were given
-	closed  bool
+	mu       sync.Mutex // nothing is opened, mapped or unmapped under it
+	memory   []byte     // file 0 of this member; nil if it lends nothing
+	pool     *shm.Pool  // whose segments it lends, too
+	arena    *shm.Arena // of stand-ins
+	standIns int64      // bytes in use
+	files    map[*shm.Segment]*file
+	numbers  uint64                     // that were given to files
+	lent     map[int]*[filesMax]*lender // by place
+	gone     map[int]struct{}           // places of members that have gone
+	leased   [leasesMax]bool
+	leases   uint64 // that were given
+	closed   bool
+}
+
+// file is a segment that this member lends, or has lent.
+type file struct {
+	slot  int       // 0 if it has lost its place
+	calls int       // that tell of arrays in it
+	used  time.Time // when the last of them ended
 }
 
 // lease is a word of a member that has a number as long as its peers may read its arrays of a call. Numbers never come
@@ -69,8 +81,117 @@ type lease struct {
 
 const (
 	leasesMax = 64 // at a time; calls beyond go by areas
-	filesMax  = 64 // that a member lends at a time; arrays in others go by areas
+	filesMax  = 64 // that a member lends at a time
+	// filesRest is for how long no call has used a segment that loses its place to another one. Peers have to unmap the
+	// one and map the other, so segments that are in use do not take turns: arrays in others go by areas.
+	filesRest = time.Second
+	// standInsMax is how many bytes of stand-ins a member has at a time, as many as of its area; calls beyond go by areas.
+	standInsMax = areaBytes
+	// copiesMax is how many bytes of operands a call copies. More of them had better go by areas, in pieces that are read
+	// while they are in a cache: with 16 MiB each of two and four members, copies took 1.3 to 1.5 times as long.
+	copiesMax = 4 << 20
 )
+
+// loan is what a meeting lends its peers until it ends.
+type loan struct {
+	lease    lease
+	arrays   [][]byte // or their stand-ins
+	files    []*file  // that they are in
+	standIns *shm.Block
+	ready    bool // all peers have mapped the files
+}
+
+// lend lends arrays to the peers at some places, and writes the letter about them, which is zero before. The first so
+// many are operands, whose stand-ins are copies.
+func (l *lending) lend(arrays [][]byte, operands int, places []int, letter whereabouts) (n loan) {
+	if l.memory == nil {
+		return n
+	}
+	if n.lease = l.lease(); n.lease.number == 0 {
+		return n
+	}
+	l.board.inside.Add(1) // until end
+	n.arrays = make([][]byte, len(arrays))
+	var size, copied int64 // of stand-ins
+	for i, a := range arrays {
+		if slot, at := l.find(a, &n); slot >= 0 {
+			n.arrays[i] = a
+			letter.put(i, slot, at)
+			continue
+		}
+		size += standInBytes(a)
+		if i < operands {
+			copied = size
+		}
+	}
+	if copied > l.copies || size > 0 && !l.standIn(&n, arrays, size, letter) || !l.areMapped(n.files, places) {
+		return n
+	}
+	for i, a := range arrays[:operands] {
+		if unsafe.SliceData(n.arrays[i]) != unsafe.SliceData(a) {
+			plainly(n.arrays[i], a)
+		}
+	}
+	n.ready = true
+	letter.sign(n.lease)
+	return n
+}
+
+func standInBytes(array []byte) int64 { return (int64(len(array)) + 63) &^ 63 }
+
+// standIn makes the stand-ins of a loan, of so many bytes in all, and tells where they are.
+func (l *lending) standIn(n *loan, arrays [][]byte, size int64, letter whereabouts) bool {
+	l.mu.Lock()
+	fits := l.standIns+size <= l.room
+	if fits {
+		l.standIns += size
+	}
+	l.mu.Unlock()
+	if !fits {
+		return false
+	}
+	block, err := l.arena.Make(int(size))
+	if err != nil { // the pool has no room
+		l.mu.Lock()
+		l.standIns -= size
+		l.mu.Unlock()
+		return false
+	}
+	n.standIns = block
+	slot := l.use(block.Segment, n)
+	at := int64(0)
+	for i, a := range arrays {
+		if n.arrays[i] == nil && slot >= 0 {
+			n.arrays[i] = block.Data[at : at+int64(len(a)) : at+int64(len(a))]
+			letter.put(i, slot, block.Offset+at)
+			at += standInBytes(a)
+		}
+	}
+	return slot >= 0
+}
+
+// end ends a loan, before its arrays may be freed. It may have ended already.
+func (l *lending) end(n *loan) {
+	if n.lease.number == 0 {
+		return
+	}
+	l.mu.Lock()
+	word(l.board.leasesOf(l.board.self), n.lease.slot).Store(0)
+	l.leased[n.lease.slot] = false
+	for _, f := range n.files {
+		f.calls--
+		f.used = time.Now()
+	}
+	if n.standIns != nil {
+		l.standIns -= int64(len(n.standIns.Data))
+	}
+	l.mu.Unlock()
+	if n.standIns != nil {
+		n.standIns.Release()
+	}
+	l.board.leave()
+	*n = loan{}
+}
 
 // lease returns a new one; none if there is no slot.
 func (l *lending) lease() lease {
@@ -85,14 +206,6 @@ func (l *lending) lease() lease {
 		}
 	}
 	return lease{}
-}
-
-// expire ends a lease, before the arrays may be freed.
-func (l *lending) expire(old lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	word(l.board.leasesOf(l.board.self), old.slot).Store(0)
-	l.leased[old.slot] = false
 }
 
 // holds reports whether a lease of another member has not expired: then all that was read of its arrays before is what
@@ -119,7 +232,7 @@ func (b *Board) Lend(file int, memory []byte, pool *shm.Pool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if memory != nil && l.publish(0, file, int64(len(memory))) {
-		l.memory, l.pool = memory, pool
+		l.memory, l.pool, l.arena = memory, pool, pool.Arena("collectives", true, nil)
 	}
 }
 
@@ -143,7 +256,7 @@ func (l *lending) publish(slot, file int, size int64) bool {
 //	0   1 if all its arrays are in files that it lends, and all peers have mapped these
 //	4   the slot of its lease
 //	8   the number of its lease
-//	16  where they are, 8 bytes each, of each call the operands and the results: the file, and from bit 8 on the offset
+//	16  where they are, 8 bytes each: the file, and from bit 8 on the offset
 type whereabouts []byte
 
 const whereHeader = 16
@@ -151,44 +264,31 @@ const whereHeader = 16
 func whereBytes(arrays int) int64 { return whereHeader + 8*int64(arrays) }
 
 func (w whereabouts) ready() bool { return binary.LittleEndian.Uint32(w) == 1 }
+func (w whereabouts) arrays() int { return (len(w) - whereHeader) / 8 }
 func (w whereabouts) lease() (l lease, ok bool) {
 	l = lease{int(binary.LittleEndian.Uint32(w[4:])), binary.LittleEndian.Uint64(w[8:])}
 	return l, l.slot < leasesMax
 }
-func (w whereabouts) array(i int) (file int, at uint64) {
+func (w whereabouts) array(i int) (slot int, at uint64) {
 	n := binary.LittleEndian.Uint64(w[whereHeader+8*i:])
 	return int(n % filesMax), n >> 8
 }
-
-// where writes the letter of this member into to, for peers at these places, and returns whether it is ready.
-func (l *lending) where(to whereabouts, places []int, under lease, arrays iter.Seq[[]byte]) (ready bool) {
-	ready = under.number != 0 && l.memory != nil
-	var files uint64 // a bit each
-	i := 0
-	for a := range arrays {
-		file, at := l.find(a)
-		if file < 0 {
-			ready, file = false, 0
-		}
-		files |= 1 << file
-		binary.LittleEndian.PutUint64(to[whereHeader+8*i:], uint64(at)<<8|uint64(file))
-		i++
-	}
-	ready = ready && l.isMapped(files, places)
-	flag := uint32(0)
-	if ready {
-		flag = 1
-	}
-	binary.LittleEndian.PutUint32(to, flag)
-	binary.LittleEndian.PutUint32(to[4:], uint32(under.slot))
-	binary.LittleEndian.PutUint64(to[8:], under.number)
-	return ready
+func (w whereabouts) put(i, slot int, at int64) {
+	binary.LittleEndian.PutUint64(w[whereHeader+8*i:], uint64(at)<<8|uint64(slot))
 }
 
-// find returns where an array is that is in use. File is negative if it is in none that is lent.
-func (l *lending) find(array []byte) (file int, at int64) {
-	if l.memory == nil {
-		return -1, 0
+// sign says that the arrays are ready.
+func (w whereabouts) sign(l lease) {
+	binary.LittleEndian.PutUint32(w, 1)
+	binary.LittleEndian.PutUint32(w[4:], uint32(l.slot))
+	binary.LittleEndian.PutUint64(w[8:], l.number)
+}
+
+// find returns where an array is that is in use, and has its file lent until the loan ends. Slot is negative if the
+// array is in none.
+func (l *lending) find(array []byte, n *loan) (slot int, at int64) {
+	if len(array) == 0 {
+		return 0, 0
 	}
 	first := uintptr(unsafe.Pointer(unsafe.SliceData(array))) - uintptr(unsafe.Pointer(unsafe.SliceData(l.memory)))
 	if size := uintptr(len(l.memory)); first <= size && uintptr(len(array)) <= size-first {
@@ -198,219 +298,82 @@ func (l *lending) find(array []byte) (file int, at int64) {
 	if s == nil {
 		return -1, 0
 	}
-	l.mu.Lock()
-	file, ok := l.files[s]
-	if ok {
-		l.mu.Unlock()
-		return file, at
-	}
-	if file = l.free(); file < 0 || !l.publish(file, int(s.File.Fd()), s.Size) {
-		l.mu.Unlock()
-		return -1, 0
-	}
-	if l.files == nil {
-		l.files = map[*shm.Segment]int{}
-	}
-	l.files[s] = file
-	l.mu.Unlock()
-	s.Then(func() { l.withdraw(s) })
-	return file, at
+	return l.use(s, n), at
 }
 
-// free returns the slot of a file that is not in use, or -1. mu is held.
-func (l *lending) free() int {
+// use has a segment lent until a loan ends. It returns its slot, or -1 if there is none for it.
+func (l *lending) use(s *shm.Segment, n *loan) (slot int) {
+	l.mu.Lock()
+	f := l.files[s]
+	isNew := f == nil
+	if isNew {
+		f = &file{}
+	}
+	if f.slot == 0 {
+		if slot = l.vacant(); slot < 0 || !l.publish(slot, int(s.File.Fd()), s.Size) {
+			l.mu.Unlock()
+			return -1
+		}
+		f.slot = slot
+	}
+	if isNew {
+		if l.files == nil {
+			l.files = map[*shm.Segment]*file{}
+		}
+		l.files[s] = f
+	}
+	if !slices.Contains(n.files, f) {
+		n.files = append(n.files, f)
+		f.calls++
+	}
+	slot = f.slot
+	l.mu.Unlock()
+	if isNew {
+		s.Then(func() { l.withdraw(s) })
+	}
+	return slot
+}
+
+// vacant returns a slot for another file, or -1. mu is held.
+func (l *lending) vacant() int {
 	for slot := range filesMax {
 		if word(l.board.fileWords(l.board.self, slot), fileNumber).Load() == 0 {
 			return slot
 		}
 	}
-	return -1
+	var rests *file // for the longest time
+	for _, f := range l.files {
+		if f.slot > 0 && f.calls == 0 && (rests == nil || f.used.Before(rests.used)) {
+			rests = f
+		}
+	}
+	if rests == nil || time.Since(rests.used) < filesRest {
+		return -1
+	}
+	slot := rests.slot
+	rests.slot = 0
+	word(l.board.fileWords(l.board.self, slot), fileNumber).Store(0)
+	return slot
 }
 
 // withdraw tells the peers that a segment has gone, and returns its memory to the system: until they unmap it, it would
 // stay.
 func (l *lending) withdraw(s *shm.Segment) {
 	l.mu.Lock()
-	if !l.closed {
-		word(l.board.fileWords(l.board.self, l.files[s]), fileNumber).Store(0)
+	if slot := l.files[s].slot; slot > 0 && !l.closed {
+		word(l.board.fileWords(l.board.self, slot), fileNumber).Store(0)
 	}
 	delete(l.files, s)
 	l.mu.Unlock()
 	_ = unix.Fallocate(int(s.File.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, s.Size)
 }
 
-// isMapped reports whether the members at these places have mapped files of this member, a bit each.
-func (l *lending) isMapped(files uint64, places []int) bool {
-	for ; files != 0; files &= files - 1 {
-		words := l.board.fileWords(l.board.self, bits.TrailingZeros64(files))
+// areMapped reports whether the members at these places have mapped files of this member, and its memory.
+func (l *lending) areMapped(files []*file, places []int) bool {
+	mapped := func(slot int) bool {
+		words := l.board.fileWords(l.board.self, slot)
 		number := word(words, fileNumber).Load()
-		if slices.ContainsFunc(places, func(p int) bool { return word(words, mappedBy+p).Load() != number }) {
-			return false
-		}
+		return !slices.ContainsFunc(places, func(p int) bool { return word(words, mappedBy+p).Load() != number })
 	}
-	return true
-}
-
-// lender is a file of another member.
-type lender struct {
-	number uint64
-	data   []byte // nil if it could not be mapped
-	users  int
-	gone   bool
-}
-
-// learn maps the files that a member lends, each of which it tries once, and unmaps those that it does no longer.
-func (l *lending) learn(place int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, gone := l.gone[place]; l.memory == nil || gone || l.closed {
-		return
-	}
-	files := l.lent[place]
-	if files == nil {
-		if l.lent == nil {
-			l.lent = map[int]*[filesMax]*lender{}
-		}
-		files = new([filesMax]*lender)
-		l.lent[place] = files
-	}
-	for slot := range files {
-		words, had := l.board.fileWords(place, slot), uint64(0)
-		number := word(words, fileNumber).Load()
-		if files[slot] != nil {
-			had = files[slot].number
-		}
-		if number == had {
-			continue
-		}
-		files[slot].drop()
-		files[slot] = nil
-		if number == 0 {
-			continue
-		}
-		of, size, inode := word(words, fileOf).Load(), word(words, fileSize).Load(), word(words, fileInode).Load()
-		if word(words, fileNumber).Load() != number { // it has just gone
-			continue
-		}
-		data, err := mapLent(uint32(of>>32), uint32(of), size, inode)
-		files[slot] = &lender{number: number, data: data}
-		if err == nil {
-			word(words, mappedBy+l.board.self).Store(number)
-		}
-	}
-}
-
-// mapLent maps a file of memory of another process of this host, to be read.
-func mapLent(process, file uint32, size, inode uint64) ([]byte, error) {
-	// By now it may be a pipe, whose opening would wait for a writer.
-	f, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%d", process, file), os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var info unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &info); err != nil {
-		return nil, err
-	}
-	if size != uint64(info.Size) || inode != info.Ino {
-		return nil, status.New(status.InvalidArgument, "file %d of process %d is another one", file, process)
-	}
-	data, err := pages.Map(int(f.Fd()), info.Size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
-	if err == nil {
-		_ = unix.Madvise(data, unix.MADV_DONTDUMP) // a core dump would make pages of all of it
-	}
-	return data, err
-}
-
-// borrow returns the arrays of which a letter from a place tells, and the files that they are in, for the caller to
-// give back. Bytes returns how many an array has. If they are in no file that is mapped, as when the member has gone,
-// there are none.
-func (l *lending) borrow(place int, w whereabouts, bytes func(i int) uint64) (arrays [][]byte, from []*lender) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	files := l.lent[place]
-	if files == nil {
-		return nil, nil
-	}
-	arrays = make([][]byte, (len(w)-whereHeader)/8)
-	for i := range arrays {
-		file, at := w.array(i)
-		f, size := files[file], bytes(i)
-		if f == nil || at > uint64(len(f.data)) || size > uint64(len(f.data))-at {
-			l.unuse(from)
-			return nil, nil
-		}
-		if !slices.Contains(from, f) {
-			f.users++
-			from = append(from, f)
-		}
-		arrays[i] = f.data[at : at+size : at+size]
-	}
-	return arrays, from
-}
-
-func (l *lending) giveBack(files []*lender) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unuse(files)
-}
-
-func (l *lending) unuse(files []*lender) {
-	for _, f := range files {
-		f.users--
-		f.unmapUnused()
-	}
-}
-
-// isGone reports whether the member at a place has gone.
-func (l *lending) isGone(place int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, gone := l.gone[place]
-	return gone
-}
-
-// lost unmaps the memory of a member that has gone, now or when it is given back.
-func (l *lending) lost(place int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.gone == nil {
-		l.gone = map[int]struct{}{}
-	}
-	l.gone[place] = struct{}{}
-	l.drop(place)
-}
-
-func (l *lending) drop(place int) {
-	if files := l.lent[place]; files != nil {
-		delete(l.lent, place)
-		for _, f := range files {
-			f.drop()
-		}
-	}
-}
-
-// close unmaps all. Nobody borrows any more.
-func (l *lending) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	for place := range l.lent {
-		l.drop(place)
-	}
-}
-
-// drop unmaps a file as soon as nobody reads it. f may be nil.
-func (f *lender) drop() {
-	if f != nil {
-		f.gone = true
-		f.unmapUnused()
-	}
-}
-
-func (f *lender) unmapUnused() {
-	if f.gone && f.users == 0 && f.data != nil {
-		_ = pages.Unmap(f.data)
-		f.data = nil
-	}
+	return mapped(0) && !slices.ContainsFunc(files, func(f *file) bool { return !mapped(f.slot) })
 }

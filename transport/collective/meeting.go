@@ -61,10 +61,10 @@ type meeting struct {
 	kept    []byte // see table
 	missing int
 	round   int
-	ready   bool // this process has told that it is, and of direct rounds, that all are
-	direct  bool
-	lease   lease // of the arrays here
-	inline  int   // 1 + the call in hand of the goroutine that ends the meeting; 0, or free, is none
+	direct  bool   // all read what the others lend
+	loan    loan   // of the arrays here
+	told    []byte // to the peers, about these
+	inline  int    // 1 + the call in hand of the goroutine that ends the meeting; 0, or free, is none
 
 	peers  []from       // by table.peers
 	holds  atomic.Int64 // what the round waits for: blocks, pushes that read our memory, and start
@@ -80,7 +80,7 @@ type from struct {
 	place  int             // of the peer on the board, if letter or lent is set
 	letter letter          // of the block, if that lies in an area or comes by the exchange
 	owes   atomic.Uint32   // what the exchange has yet to do, for Waits
-	lent   [][]byte        // borrowed from it: of each call the operands and the results; nil if it has gone
+	lent   [][]byte        // borrowed from it; nil if it has gone
 	files  []*lender       // that these are in
 	lease  lease           // of these
 }
@@ -186,21 +186,16 @@ func (m *meeting) publish(board *Board, key transport.Key) {
 	if len(r.to) == 0 {
 		return
 	}
+	if r.where {
+		m.lends(board)
+	}
 	if r.out.bytes > mailMax {
 		m.show(board, key, &r.out, r.to, r.readers)
 		return
 	}
-	packed := m.letterOf(r, board)
+	packed := m.pack(nil, &r.out)
 	board.postAll(m.table.peers, r.to, mail{id: m.gang.id, part: key.Part}, isHere, (*packed)[:r.out.bytes])
 	scratch.Put(packed)
-}
-
-// letterOf writes what goes in a letter.
-func (m *meeting) letterOf(r *round, board *Board) *[]byte {
-	if r.where {
-		return m.where(board)
-	}
-	return m.pack(nil, &r.out)
 }
 
 // show writes a block into the area, and tells peers where it is. Readers are their places. If the area has no room,
@@ -347,7 +342,9 @@ func (m *meeting) work() {
 			m.gang.engine.board.spread(m.table.peers)
 		}
 		if r.where {
-			m.direct = m.borrows()
+			if m.direct = m.borrows(); !m.direct {
+				m.giveBack()
+			}
 			err = m.failed.Load()
 		}
 		switch {
@@ -497,12 +494,12 @@ func (m *meeting) memory(r ref) []byte {
 		return m.calls[r.call].Results[r.buf]
 	case kept:
 		return m.kept
-	case lentOperand, lentResult:
-		spec, i := m.calls[0].Spec, r.buf
-		if r.kind == lentResult {
-			i += len(spec.Operands)
-		}
-		return m.peers[r.call].lent[r.place*(len(spec.Operands)+len(spec.Results))+i]
+	case told:
+		return m.told
+	case folded:
+		return m.loan.arrays[len(m.loan.arrays)-len(m.calls[0].Results)+r.buf]
+	case lent:
+		return m.peers[r.call].lent[r.buf]
 	}
 	return m.peers[r.call].block.Data
 }

@@ -70,7 +70,9 @@ type table struct {
 	way     Way      // if it does not go directly, see below
 	// direct is the second of the rounds in which members read what others lend, all but the first of which are the last
 	// ones; 0 if there are none. If they do not lend all of it, the rounds between the first and these follow.
-	direct int
+	direct  int
+	member  int   // the number of this process in the group
+	members []int // and those of the peers
 
 	lanes []*table // that have all the rounds, and a part of what they move each; nil if there are none
 	first int      // of a lane: the number of its first round
@@ -112,9 +114,9 @@ type piece struct {
 type ref struct {
 	kind  kind
 	call  int // in table.calls; of a block and of what is lent, the peer
-	buf   int
+	buf   int // of what is lent: its place in the letter about that
 	reg   region
-	place int // of the result of a ragged all-to-all: its member's place in the group; of what is lent: the peer's call
+	place int // of the result of a ragged all-to-all: its member's place in the group
 }
 
 type kind uint8
@@ -123,9 +125,10 @@ const (
 	operand kind = iota
 	result
 	block
-	kept // what rounds have kept for those after them
-	lentOperand
-	lentResult
+	kept   // what rounds have kept for those after them
+	told   // where the arrays are that this process lends
+	folded // the part of a result that this process folds for all, or its stand-in
+	lent   // an array that a peer lends
 )
 
 // step is work on memory that is all there: a copy of from[0], a fold of all of

@@ -118,7 +118,7 @@ func member(s string) error {
 	e.Begin(Gang{ID: 1, Launch: 1, Ranks: blocked(j.processes, j.processes)})
 	in, out := inHugePages(spec.Operands[0].Bytes()), inHugePages(spec.Results[0].Bytes())
 	if j.lends {
-		if in, out, err = lent(b, int64(len(in)), int64(len(out))); err != nil {
+		if in, out, err = inHeap(b, int64(len(in)), int64(len(out))); err != nil {
 			return err
 		}
 	}
@@ -157,8 +157,8 @@ func member(s string) error {
 	return failed
 }
 
-// lent returns memory that a member lends its peers, the operand in a pool. It stays until the process ends.
-func lent(b *Board, in, out int64) (operand, result []byte, err error) {
+// inHeap returns memory that a member lends its peers, the operand in a pool. It stays until the process ends.
+func inHeap(b *Board, in, out int64) (operand, result []byte, err error) {
 	h, err := newHeap(out)
 	if err != nil {
 		return nil, nil, err

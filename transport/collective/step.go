@@ -46,6 +46,9 @@ func (m *meeting) copy(s *step) {
 		put = uncached.Copy
 	}
 	from, size := m.memory(s.from[0]), s.to.reg.bytes()
+	if size > 0 && &to[s.to.reg.off] == &from[s.from[0].reg.off] { // a part that was folded in place
+		return
+	}
 	parts := m.parts(2 * size)
 	if parts <= 1 || s.to.reg.count > 1 || s.from[0].reg.count > 1 {
 		move(to, s.to.reg, from, s.from[0].reg, put)

@@ -88,6 +88,14 @@ func (b *Board) isUnused(t testing.TB) {
 	if slices.Contains(b.lending.leased[:], true) {
 		t.Error("a lease has not expired")
 	}
+	if b.lending.standIns != 0 {
+		t.Errorf("%d bytes of stand-ins are left", b.lending.standIns)
+	}
+	for _, f := range b.lending.files {
+		if f.calls != 0 {
+			t.Errorf("%d calls still tell of arrays in a file", f.calls)
+		}
+	}
 	for place, files := range b.lending.lent {
 		for _, f := range files {
 			if f != nil && f.users > 0 {
@@ -109,6 +117,9 @@ type heap struct {
 	data []byte
 	used int64
 
+	apart int // of so many arrays one lies elsewhere; 0 is none
+	made  int // arrays
+
 	pool   *shm.Pool
 	arena  *shm.Arena
 	blocks []*shm.Block
@@ -116,6 +127,12 @@ type heap struct {
 
 // put has operands lie in a pool from now on.
 func (h *heap) put() { h.arena = h.pool.Arena("puts", true, nil) }
+
+// isApart reports whether the next array lies elsewhere.
+func (h *heap) isApart() bool {
+	h.made++
+	return h.apart > 0 && h.made%h.apart == 0
+}
 
 // empty ends what is in the pool, and returns it to the system.
 func (h *heap) empty() {
@@ -191,10 +208,13 @@ func drawWorld(t testing.TB, rt *rapid.T, processes int, direct bool) *world {
 	w.drawWays(rt)
 	if direct {
 		w.lend()
-		for _, process := range w.near {
+		room := rapid.SampledFrom([]int64{0, 1 << 10, standInsMax, standInsMax, standInsMax}).Draw(rt, "room for stand-ins")
+		for i, process := range w.near {
 			if rapid.Bool().Draw(rt, "puts") {
 				w.heaps[process].put()
 			}
+			w.heaps[process].apart = rapid.IntRange(0, 3).Draw(rt, "apart")
+			w.boards[i].lending.room = room
 		}
 	} else {
 		w.drawHeaps(rt)
@@ -220,7 +240,7 @@ func (w *world) lendFrom(i int, b *Board, size int64) {
 
 // operand returns memory for an operand of a process.
 func (w *world) operand(process uint64, size int64) []byte {
-	if h := w.heaps[process]; h != nil && h.arena != nil && size > 0 {
+	if h := w.heaps[process]; h != nil && h.arena != nil && size > 0 && !h.isApart() {
 		b := statustest.Value(h.arena.Make(int(size))).OK(w.hub.t)
 		h.blocks = append(h.blocks, b)
 		return b.Data
@@ -230,7 +250,7 @@ func (w *world) operand(process uint64, size int64) []byte {
 
 // array returns memory for an array of a process.
 func (w *world) array(process uint64, size int64) []byte {
-	if h := w.heaps[process]; h != nil {
+	if h := w.heaps[process]; h != nil && !h.isApart() {
 		if a := h.make(size); a != nil {
 			return a
 		}
