@@ -103,6 +103,20 @@ def test_islands_have_the_same_bits_whatever_the_chunks_and_those_of_one_island_
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_gradients_of_parts_of_a_batch_are_those_of_the_whole(models):
+    islands, args = models.two_islands, models.args
+    args.batch = 16  # a sequence for each device in each part
+    meshes = islands.divide(jax.devices())
+    params, _ = islands.begin(meshes, args)
+    batch, found = next(batches(models)), []
+    for parts in (1, 2):
+        placed = [islands.place(meshes, part) for part in np.split(batch, parts)]
+        _, sums = islands.gradients_of(meshes, params, placed, 1 << 14)
+        found.append([np.add(*chunk) for i in sums for chunk in sums[i][0]])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
 def test_three_islands_add_in_their_order_whatever_the_chunks(models):
     """Of three numbers, unlike two, the order of the sum shows in its bits."""
     import islands
@@ -125,7 +139,7 @@ def test_late_gradients_have_the_bits_of_a_loop_that_waits_for_each_step(models)
     params, states = islands.begin(meshes, args)
     before = None
     for batch in batches(models):
-        _, sums = jax.block_until_ready(islands.gradients_of(meshes, params, islands.place(meshes, batch), 1 << 20))
+        _, sums = jax.block_until_ready(islands.gradients_of(meshes, params, [islands.place(meshes, batch)], 1 << 20))
         if before:
             islands.apply(meshes, params, states, before, args.rate)
         before = sums
