@@ -23,6 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import cluster  # noqa: E402
 import computation  # noqa: E402
+import exchange  # noqa: E402
 import figures  # noqa: E402
 import fresh  # noqa: E402
 import gobench  # noqa: E402
@@ -439,6 +440,7 @@ FIGURES = {
     "12": (islands.figure12, islands.page12),
     "delay": (islands.delays, islands.page_delays),
     "slow": (slow.measure, slow.page),
+    "exchange": (exchange.measure, exchange.page),
     "table1": (models.measure, models.page),
     "table2": (stages.table2, stages.page2),
     "pipeline": (pipeline, pipeline_page),

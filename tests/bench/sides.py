@@ -72,8 +72,13 @@ class Side:
 
 
 def processes(sides):
-    """Returns the numbers of the sides' processes, and of those that these have started, by any thread."""
-    found = [side.process.pid for side in sides]
+    """Returns the numbers of the sides' processes, and of those that these have started."""
+    return family([side.process.pid for side in sides])
+
+
+def family(pids):
+    """Returns the numbers of processes, and of those that these have started, by any thread."""
+    found = list(pids)
     for number in found:  # grows
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             for task in pathlib.Path(f"/proc/{number}/task").iterdir():

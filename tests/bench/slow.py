@@ -120,8 +120,8 @@ def page(data):
     text += paragraph(
         "The simulated rows above do not predict these. Their 97.5 % and 99.9 % at 0.4 come from a network that takes"
         " nothing but time. Here the same two processors also encrypt, copy and add gradients, and with nothing to"
-        f" limit the line `--late` trains at {late:.0%} of the speed without it. The paper's ratio, 0.03, is not among"
-        " these rows."
+        f" limit the line `--late` trains at {late:.0%} of the speed without it. The paper's ratio, 0.03, is in the"
+        " section after this one."
     )
     if data["delays"] is None:
         text += paragraph(
