@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -85,6 +86,8 @@ func TestPartsOfManyWorkersAreOneAction(t *testing.T) {
 	const workers, long = 100, spreadSize / 100
 	b := newBed(t, Config{}, workers, 1)
 	put := &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: onAll(b)}
+	named := &wire.Array{Dtype: scalar.Dtype, Memory: strings.Repeat("m", long)} // is in each part
+	longPut := &wire.Put{Op: 4, Object: 4, Array: named, Devices: onAll(b)}
 	short := &wire.Transfer{Op: 2, Object: 2, Array: scalar}
 	for d := range uint32(workers) {
 		short.Moves = append(short.Moves, &wire.Move{Source: 1, From: d, To: d ^ 1, Shard: scalar})
@@ -100,7 +103,8 @@ func TestPartsOfManyWorkersAreOneAction(t *testing.T) {
 		m    proto.Message
 		most int // actions
 		late bool
-	}{{wire.KindPut, put, 1, false}, {wire.KindTransfer, short, 4, false}, {wire.KindTransfer, longer, workers, true}} {
+	}{{wire.KindPut, put, 1, false}, {wire.KindTransfer, short, 4, false}, {wire.KindTransfer, longer, workers, true},
+		{wire.KindPut, longPut, workers, true}} {
 		actions, receivers := 0, 0
 		for _, a := range b.st.Step(&Event{Kind: Message, Conn: b.client, Wire: c.kind, Message: c.m}, nil) {
 			if a.Kind != Send || a.Wire != wire.KindDispatch {
