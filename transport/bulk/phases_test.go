@@ -129,8 +129,10 @@ func TestProcessStopsOrIsKilledInTheMiddleOfABlock(t *testing.T) {
 	}
 	w.right(neighbor)
 	x.Close()
-	_, left := held(t)
-	statustest.Equal(t, left, before, "mappings of shared memory, in which blocks came that this process lends on")
+	if _, left := held(t); left > before {
+		t.Errorf("%d mappings of shared memory are left, in which blocks came that this process lends on; there were %d",
+			left, before)
+	}
 }
 
 // What was under way with a peer that is cut off gives its memory back when it fails, not only when the peer is back

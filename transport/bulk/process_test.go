@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -187,6 +188,7 @@ func withIn(t testing.TB, kind, mode string, size, others int, dialTime time.Dur
 		out := statustest.Value(c.command.StdoutPipe()).OK(t)
 		statustest.OK(t, c.command.Start())
 		t.Cleanup(func() {
+			_ = c.command.Process.Signal(unix.SIGCONT) // the test may have failed while it was stopped
 			c.stdin.Close()
 			_ = c.command.Wait() // it may have been killed
 		})
