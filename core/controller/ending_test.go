@@ -53,32 +53,37 @@ func TestFreesBehindAStoppedPutLeave(t *testing.T) {
 
 // A report of one part of a gang is taken without a Step if others are left and nothing else follows from it.
 func TestPartsAreTakenWithoutAStep(t *testing.T) {
+	succeeds, fails := &wire.Completed{Ok: []uint64{2}}, &wire.Completed{Failed: []*wire.Failure{{Number: 2}}}
 	for _, c := range []struct {
-		name     string
-		sessions int
-		worker   int
-		m        *wire.Completed
-		want     bool
+		name   string
+		before func(b *bed) // worker 0 has reported its part
+		worker int
+		m      *wire.Completed
+		want   bool
 	}{
-		{"a part", 0, 1, &wire.Completed{Ok: []uint64{2}, Busy: []uint64{7}}, true},
-		{"the last part", 0, 2, &wire.Completed{Ok: []uint64{2}}, false},
-		{"a part again", 0, 0, &wire.Completed{Ok: []uint64{2}}, false},
-		{"no gang", 0, 1, &wire.Completed{Ok: []uint64{9}}, false},
-		{"two gangs", 0, 1, &wire.Completed{Ok: []uint64{2, 2}}, false},
-		{"a failure", 0, 1, &wire.Completed{Failed: []*wire.Failure{{Number: 2}}}, false},
-		{"a device that another session may use", 1, 1, &wire.Completed{Ok: []uint64{2}}, false},
+		{"a part", nil, 1, &wire.Completed{Ok: []uint64{2}, Busy: []uint64{7}}, true},
+		{"the last part", func(b *bed) {
+			b.reports(1, succeeds)
+			b.reports(3, succeeds)
+		}, 2, succeeds, false},
+		{"a part again", nil, 0, succeeds, false},
+		{"no gang", nil, 1, &wire.Completed{Ok: []uint64{9}}, false},
+		{"two gangs", nil, 1, &wire.Completed{Ok: []uint64{2, 2}}, false},
+		{"a failure", nil, 1, fails, false},
+		{"a part of a gang that has failed", func(b *bed) { b.reports(1, fails) }, 2, succeeds, false},
+		{"a device that another session may use", func(b *bed) { b.joinClient() }, 1, succeeds, false},
+		{"a worker with memory of an earlier start", func(b *bed) {
+			b.st.remains(b.st.workers[1], 9, map[uint64]bool{2: true}, []int64{1})
+		}, 1, succeeds, false},
 	} {
-		b := newBed(t, Config{}, 3, 1)
-		for range c.sessions {
-			b.joinClient()
-		}
+		b := newBed(t, Config{}, 4, 1)
 		b.loads(1, false)
-		b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1, 2}})
+		b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: onAll(b)})
 		b.reportAll()
 		b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})
-		reports := func(worker int) { b.say(b.workers[worker], wire.KindCompleted, &wire.Completed{Ok: []uint64{2}}) }
-		if reports(0); c.worker == 2 {
-			reports(1)
+		b.reports(0, succeeds)
+		if c.before != nil {
+			c.before(b)
 		}
 		g := b.st.gangs.Get(2)
 		left := g.left
@@ -88,11 +93,15 @@ func TestPartsAreTakenWithoutAStep(t *testing.T) {
 		}
 		statustest.Equal(t, g.left, left, "%s: parts are left", c.name)
 		statustest.Check(t, b.st.Check())
-		reports(1)
-		reports(2)
+		for worker := range b.workers {
+			b.reports(worker, succeeds)
+		}
 		statustest.Equal(t, b.st.gangs.Len(), 0, "%s: gangs are left", c.name)
+		statustest.Equal(t, len(b.st.workers[1].remains), 0, "%s: memory of an earlier start is left", c.name)
 	}
 }
+
+func (b *bed) reports(worker int, m *wire.Completed) { b.say(b.workers[worker], wire.KindCompleted, m) }
 
 // A device that has done its part of a run is for the next one, also while another device has not. The parts of a
 // collective end together, so the schedule is told of all at once.
