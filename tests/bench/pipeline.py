@@ -7,7 +7,8 @@ order. SPMD splits heads, the MLP's middle and the logits over the devices, and 
 pipelines cut the layers into stages and the batch into microbatches. The loop is GPipe in plain JAX on the same
 devices, with a call for each stage and microbatch. One device alone computes the whole batch, too: what the others
 take longer than that on the same processors is what being on several devices costs. The processor time of a step is
-that of this process and those that the cluster's supervisor started. The last line is JSON.
+that of this process and those that the cluster's supervisor started. With --shape 256,4,32 four times as many layers
+are half as wide, which takes more sums for as many weights. The last line is JSON.
 """
 
 import argparse
@@ -32,7 +33,7 @@ import decoder  # noqa: E402
 import training  # noqa: E402
 from programs import processor  # noqa: E402
 
-SIZES = {"width": 512, "heads": 8, "layers": 8}
+SHAPE = "512,8,8"  # width, heads and layers
 BATCH, LENGTH, MICROBATCHES = 64, 32, 16  # a microbatch has 4 sequences, as the paper's
 RATE = 3e-3
 SAME = 1e-3  # relative difference of losses that the order of sums alone may cause
@@ -144,6 +145,7 @@ WAYS = {
     "spmd": by_spmd,
     "gpipe": functools.partial(by_pipeline, "gpipe"),
     "1f1b": functools.partial(by_pipeline, "1f1b"),
+    "zb-h1": functools.partial(by_pipeline, "zb-h1"),
     "loop": by_loop,
     "one": lambda params, devices: by_spmd(params, devices[:1]),
 }
@@ -151,9 +153,10 @@ WAYS = {
 # --- measuring ---
 
 
-def measure(devices, rounds, names):
+def measure(devices, shape, rounds, names):
     """Returns what a step of each named way took in each round: {way: [(seconds, seconds of processor time)]}."""
-    args = argparse.Namespace(batch=BATCH, length=LENGTH, seed=0, **SIZES)
+    width, heads, layers = map(int, shape.split(","))
+    args = argparse.Namespace(batch=BATCH, length=LENGTH, seed=0, width=width, heads=heads, layers=layers)
     with jax.default_device(devices[0]):
         params = jax.device_get(jax.jit(lambda key: decoder.make_params(key, args))(jax.random.key(0)))
     batches = training.windows(args, extra=1)
@@ -179,9 +182,12 @@ def measure(devices, rounds, names):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=16, help="steps of each way (%(default)s)")
-    parser.add_argument("--ways", default=",".join(WAYS), help="which of them; spmd and one must be (%(default)s)")
+    parser.add_argument("--shape", default=SHAPE, help="the model's width, heads and layers (%(default)s)")
+    some = ",".join(way for way in WAYS if way != "zb-h1")
+    all_ways = ", ".join(WAYS)
+    parser.add_argument("--ways", default=some, help=f"which of {all_ways}; spmd and one must be (%(default)s)")
     options = parser.parse_args()
-    took = measure(jax.devices(), options.rounds, options.ways.split(","))
+    took = measure(jax.devices(), options.shape, options.rounds, options.ways.split(","))
     got = {}
     for name, steps in took.items():
         seconds, used = map(statistics.median, zip(*steps, strict=True))
