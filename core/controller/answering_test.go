@@ -135,7 +135,10 @@ func TestAProgramIsCompiledAgainThoughNoSessionWaitsForAnAnswer(t *testing.T) {
 	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op, Info: &wire.ProgramInfo{Name: "p"},
 		Loadable: &wire.Loadable{Kept: true}})
 	s := b.st.sessions[1]
-	for s.programs[2] == nil {
+	for steps := 0; s.programs[2] == nil; steps++ {
+		if steps == 100 {
+			t.Fatal("the session has no second program after 100 steps")
+		}
 		b.step(Event{Kind: Continue})
 	}
 	b.st.Weigh(weightOfInstall) // to lose the worker takes as long as two answers

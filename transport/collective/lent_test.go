@@ -96,6 +96,7 @@ func TestFilesThatCannotBeMappedAreTriedAgain(t *testing.T) {
 	s := gradients(0)
 	var usual unix.Rlimit
 	statustest.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
+	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &usual) }) // also if it fails in between
 	none := usual
 	none.Cur = 0
 	statustest.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
