@@ -35,12 +35,13 @@ PIPELINES = (2000, 1000)  # megabits a second of lines that pipelines have stage
 
 
 class Islands:
-    """Two islands of a worker of one device each, on hosts with such a line between them."""
+    """Two islands of a worker each, on hosts with such a line between them."""
 
-    def __init__(self, stack, shape):
+    def __init__(self, stack, shape, devices=1):
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="slow-"))
         self.places = stack.enter_context(hosts.two_hosts(*shape))
-        islands = tuple(("--name", name, "--island", name, "--devices", "1") for name in ("west", "east"))
+        has = ("--devices", str(devices))
+        islands = tuple(("--name", name, "--island", name, *has) for name in ("west", "east"))
         address, env = stack.enter_context(hosts.cluster_on(self.places, pathlib.Path(directory), workers=islands))
         self.env = env | {"PATHWAYS_DIR": directory, "PATHWAYS_ADDRESS": address}
 
