@@ -230,7 +230,8 @@ func TestMembersGiveUpAnEpochThatIsStuck(t *testing.T) {
 		statustest.OK(t, b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")))
 		token, _ := s.Start(sum, x)
 		err := s.Wait(token)
-		if i > 0 && status.CodeOf(err) == status.Unavailable {
+		// A worker that leaves is no longer busy. So this run may find that it goes, or that x has gone with it.
+		if code := status.CodeOf(err); i > 0 && (code == status.Unavailable || code == status.DataLoss) {
 			t.Logf("run %d found the epoch being given up, for the one before: %v", i, err)
 			break
 		}
