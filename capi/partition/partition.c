@@ -11,7 +11,7 @@
 
 // ---- which programs ask ----
 
-// core/xla/spmd says what to do where nobody answers.
+// Without an answer the program fails, with an error from core/xla/spmd.
 static const char* const required[] = {"InspectSharding", "xla_ffi_partitioned_python_", "CustomSPMDPartitioning"};
 
 // Programs with these run better with answers, and stay as they are if jaxlib cannot partition them.

@@ -287,7 +287,7 @@ func BenchmarkWatching(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// unsent is an answer that nobody gets.
+// unsent is an answer that is encoded and not sent.
 type unsent struct {
 	header      http.Header
 	code, bytes int // the code is 0 unless it is an error's

@@ -19,7 +19,6 @@ type cut struct {
 	sources []source
 	pairs   [][2]int // slots of workers between which bytes move
 	own     ownParts // fields of the moves that begin or end at a worker's devices; none for one worker alone
-	most    int      // bytes of the longest of these
 }
 
 // source is an array that a transfer reads.
@@ -73,7 +72,6 @@ func (c *cut) divide(moves []*wire.Move) {
 	own := make([][]byte, 64*len(c.workers)) // by slot
 	deal := func(slot int, m *wire.Move) {
 		own[slot] = wire.AppendMove(own[slot], m)
-		c.most = max(c.most, len(own[slot]))
 	}
 	pairs := map[[2]int]bool{}
 	for i, m := range moves {
@@ -97,7 +95,11 @@ func (c *cut) divide(moves []*wire.Move) {
 // measure looks for a part of a transfer that fits into no message: the numbers that divide has added may make it too
 // long, although the client's message is short enough.
 func (c *cut) measure(m *wire.Transfer) {
-	if n := proto.Size(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array}) + c.most; n > maxPart {
+	longest := 0
+	for _, p := range c.own {
+		longest = max(longest, p.size)
+	}
+	if n := proto.Size(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array}) + longest; n > maxPart {
 		c.long = status.New(status.InvalidArgument, "the moves of one worker are a message of %d bytes, of at most %d; move "+
 			"fewer shards at a time", n, maxPart)
 	}

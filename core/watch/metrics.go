@@ -316,7 +316,7 @@ func (l *lines) tell(value float64, labels ...string) {
 	l.text = append(appendValue(append(b, m.parts[len(labels)]...), value), '\n')
 }
 
-// appendLabel appends the value of a label as the format has it between quotes: most as they are.
+// appendLabel appends the value of a label, escaped where the format requires it; few values have anything to escape.
 func appendLabel(b []byte, label string) []byte {
 	for i := range len(label) {
 		if c := label[i]; c == '\\' || c == '"' || c == '\n' {

@@ -150,8 +150,8 @@ func TestTokenOpensWhatItsRoleMaySee(t *testing.T) {
 	}
 }
 
-// A report is written in a form once for all, and what somebody still reads stays as it is, though its memory is used
-// again as soon as nobody does.
+// A report is written in a form once for all. A text that has a reader stays as it is; without readers its memory is
+// used for the next one.
 func TestTextIsMadeOnceForAll(t *testing.T) {
 	var all text
 	made := 0
@@ -177,7 +177,7 @@ func TestTextIsMadeOnceForAll(t *testing.T) {
 		all.write(io.Discard, first, form)
 		all.write(io.Discard, second, form)
 	}); n > 0 {
-		t.Errorf("texts that nobody reads any more leave their memory unused: the next two take %v allocations", n)
+		t.Errorf("the next two texts take %v allocations; want them to reuse the memory of texts without readers", n)
 	}
 }
 

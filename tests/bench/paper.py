@@ -442,9 +442,8 @@ def narrow_page(data):
 def beside_spmd(ways):
     """A table of the ways to train, and whether pipelines are as much faster than SPMD as the paper's."""
     named = {"spmd": "SPMD", "no sums": "SPMD without its sums", "one": "one worker, whole batch"}
-    titles = {way: way for way in ways} | named
     cells = [
-        [titles[way], f"{of['tokens/s']:,.0f}", ratio(of["by spmd"]), f"{of['processor']:.2f} s"]
+        [named.get(way, way), f"{of['tokens/s']:,.0f}", ratio(of["by spmd"]), f"{of['processor']:.2f} s"]
         for way, of in ways.items()
     ]
     text = [table(["", "tokens a second", "by SPMD's", "processor time of a step"], cells), ""]

@@ -29,7 +29,7 @@ type lender struct {
 // may have closed other files, or unmapped other memory.
 const lenderRests = 1024
 
-// found is a file that is to be mapped.
+// found is a file of another member that this one has yet to map.
 type found struct {
 	*lender
 	slot            int
@@ -48,7 +48,7 @@ func (l *lending) learn(place int) {
 	}
 }
 
-// look returns the files of a member that are to be mapped, and what is to be unmapped.
+// look returns the files of a member that the caller has to map, and the mappings that it has to remove.
 func (l *lending) look(place int) (files []found, old [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +191,7 @@ func (l *lending) lost(place int) {
 	unmapAll(old)
 }
 
-// drop returns what is to be unmapped.
+// drop forgets the files of a member. The caller has to remove the mappings that it returns.
 func (l *lending) drop(place int) (old [][]byte) {
 	if files := l.lent[place]; files != nil {
 		delete(l.lent, place)
@@ -202,7 +202,7 @@ func (l *lending) drop(place int) (old [][]byte) {
 	return old
 }
 
-// close unmaps all. Nobody borrows any more.
+// close unmaps everything. No call borrows after it.
 func (l *lending) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -217,7 +217,8 @@ func (l *lending) close() {
 	}
 }
 
-// drop has a file unmapped as soon as nobody reads it: it returns what is to be unmapped now. f may be nil.
+// drop has a file unmapped when its last reader gives it back. If it has no reader, the caller has to remove the
+// mapping that it returns. f may be nil.
 func (f *lender) drop() (old [][]byte) {
 	if f == nil {
 		return nil
