@@ -110,10 +110,7 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 func (q *queue) causeOf(g *gang, v *move) func(err error, then func(error)) {
 	return func(err error, then func(error)) {
 		v.out.soon(func() {
-			if why := v.out.state.Failure(g.Session, v.source); why != nil {
-				err = why
-			}
-			q.soon(func() { then(err) })
+			v.out.blame(g.Session, []uint64{v.source}, err, func(err error) { q.soon(func() { then(err) }) })
 		})
 	}
 }

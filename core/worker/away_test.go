@@ -44,9 +44,12 @@ type inline struct {
 // slow is computations that end when the test says so.
 type slow struct {
 	mu    sync.Mutex
-	begun map[int32]*fires
+	begun map[int32]*ends
 	some  *sync.Cond
 }
+
+// ends are when the driver is done with a computation, and when its result is there.
+type ends struct{ done, result fires }
 
 // fires is a device.Event of the test.
 type fires struct {
@@ -74,8 +77,11 @@ func (e *fires) Then(f func(error)) {
 }
 func (e *fires) fire(err error) {
 	e.mu.Lock()
-	e.fired, e.err = true, err
+	if !e.fired {
+		e.fired, e.err = true, err
+	}
 	then := e.then
+	e.then = nil
 	e.mu.Unlock()
 	for _, f := range then {
 		f(err)
@@ -166,16 +172,16 @@ func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 	d := p.d
 	d.order = append(d.order, r.LaunchID) // launches come one after the other
 	if p.name == "slow" || p.name == "mixed" && d.worker == 0 {
-		e := new(fires)
+		e := new(ends)
 		d.slow.mu.Lock()
 		d.slow.begun[r.LaunchID] = e
 		d.slow.some.Broadcast()
 		d.slow.mu.Unlock()
-		var out device.Buffer = &promised{ready: e}
+		var out device.Buffer = &promised{ready: &e.result}
 		if d.view {
 			out = viewed{out.(*promised)}
 		}
-		return &device.Results{Outputs: [][]device.Buffer{{out}}, Done: []device.Event{e}}, nil
+		return &device.Results{Outputs: [][]device.Buffer{{out}}, Done: []device.Event{&e.done}}, nil
 	}
 	if p.name == "turns" {
 		e := &fires{fired: true}
@@ -204,13 +210,18 @@ func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 
 // end ends a computation that does not run within Execute.
 func (s *slow) end(gang uint64, err error) {
+	e := s.ends(gang)
+	e.done.fire(err)
+	e.result.fire(err)
+}
+
+func (s *slow) ends(gang uint64) *ends {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for s.begun[int32(gang)] == nil {
 		s.some.Wait()
 	}
-	e := s.begun[int32(gang)]
-	s.mu.Unlock()
-	e.fire(err)
+	return s.begun[int32(gang)]
 }
 
 // Programs of newInline.
@@ -236,7 +247,7 @@ func newInlineWith(t testing.TB, change func(*worker.Config)) (*script, []*inlin
 	var drivers []device.Driver
 	var all []*inline
 	for i := range 2 {
-		d := &inline{worker: i, entered: make(chan int32, 16), slow: &slow{begun: map[int32]*fires{}}, let: make(chan error)}
+		d := &inline{worker: i, entered: make(chan int32, 16), slow: &slow{begun: map[int32]*ends{}}, let: make(chan error)}
 		d.slow.some = sync.NewCond(&d.slow.mu)
 		drivers, all = append(drivers, d), append(all, d)
 	}

@@ -86,10 +86,18 @@ func (b *bands) readMore() {
 		one.block = b.q.w.room(b.g.Session, end-one.first, nil)
 		e, err := b.source.Slice(one.block.Data, one.first)
 		if err != nil {
-			b.cameIn(n, one, err)
+			b.notRead(n, one, err)
 			continue
 		}
-		e.Then(func(err error) { b.q.soon(func() { b.cameIn(n, one, err) }) })
+		e.Then(func(err error) {
+			b.q.soon(func() {
+				if err != nil {
+					b.notRead(n, one, err)
+				} else {
+					b.cameIn(n, one, nil)
+				}
+			})
+		})
 	}
 }
 
@@ -121,17 +129,17 @@ func (b *bands) nextBand() (first int64, one *band, end int64) {
 	return first, one, end
 }
 
-// cameIn is told that a band was read.
+// notRead is told that the driver failed to read a band.
+func (b *bands) notRead(n int64, one *band, err error) {
+	b.q.blame(b.g.Session, sourcesOf(b.moves), err, func(err error) { b.cameIn(n, one, err) })
+}
+
+// cameIn is told that a band was read, or will not be because of err.
 func (b *bands) cameIn(n int64, one *band, err error) {
-	one.read = true
 	if err != nil {
-		for _, v := range b.moves {
-			if why := b.q.state.Failure(b.g.Session, v.source); why != nil {
-				err = why
-			}
-		}
 		b.fail(err)
 	}
+	one.read = true
 	b.settle()
 	waits := b.waits[n]
 	delete(b.waits, n)

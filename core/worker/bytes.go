@@ -124,10 +124,11 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 	writing := q.state.Writing(s)
 	e := buf.Ready()
 	there := e.Ready()
-	var came *atomic.Int64
+	var promised *promise
 	if !there {
-		came = new(atomic.Int64)
-		s.Came = came
+		promised = new(promise)
+		s.Came = &promised.came
+		q.makes(&promised.making, g.Session, object, 1)
 	}
 	q.state.Fill(s, buf)
 	end := func(err error) {
@@ -135,6 +136,9 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 		if err != nil {
 			g.allocated(err)
 			q.state.Fault(g.Session, object, q.explain(err, what, ""))
+		}
+		if promised != nil {
+			q.made(&promised.making)
 		}
 		done(err)
 	}
@@ -150,9 +154,15 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 		return
 	}
 	e.Then(func(err error) {
-		came.CompareAndSwap(0, int64(q.w.elapsed())) // else one that has read it has told its end
+		promised.came.CompareAndSwap(0, int64(q.w.elapsed())) // else one that has read it has told its end
 		q.soon(func() { written(err) })
 	})
+}
+
+// promise is a shard that the driver has yet to fill.
+type promise struct {
+	came atomic.Int64 // when its contents came; 0 before
+	making
 }
 
 // fromHost hands a block to the driver, which releases it once it has read it or the array is freed. A short block is
@@ -261,12 +271,17 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint
 	}
 	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {
 		left.Add(1)
+		failed := func(err error) {
+			q.blame(g.Session, []uint64{object}, err, func(err error) {
+				written(err)
+				through()
+			})
+		}
 		e, err := buf.ToHost(dst)
 		read()
 		if err != nil {
 			copied()
-			written(err)
-			through()
+			q.soon(func() { failed(err) })
 			return
 		}
 		e.Then(func(err error) {
@@ -276,13 +291,7 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint
 				through()
 				return
 			}
-			q.soon(func() {
-				if why := q.state.Failure(g.Session, object); why != nil {
-					err = why
-				}
-				written(err)
-				through()
-			})
+			q.soon(func() { failed(err) })
 		})
 	}, func(err error) {
 		read() // where it was never filled

@@ -159,12 +159,7 @@ func sliced(s *devicequeue.Shard) device.Sliced {
 func (q *queue) sendSlices(g *gang, t *transfer, l *leg, s *devicequeue.Shard, in device.Sliced, v *move) {
 	q.sendPieces(g, v, func(r region, dst []byte, written func(error)) {
 		failed := func(err error) {
-			q.soon(func() {
-				if why := q.state.Failure(g.Session, v.source); why != nil {
-					err = why
-				}
-				written(err)
-			})
+			q.soon(func() { q.blame(g.Session, []uint64{v.source}, err, written) })
 		}
 		e, err := in.Slice(dst, r.source(width(v.shape)).Offset)
 		if err != nil {

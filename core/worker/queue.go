@@ -51,6 +51,7 @@ type queue struct {
 	copies   int                // of shards on the host, of which regions are sent; see hostCopy
 	wanted   []wanted           // further ones, in the order of gangs
 	open     []*launch          // computations that the driver has, in the order of launches
+	making   []*making          // these, and copies whose contents the driver has promised
 	// All time until then was charged to computations, see charge.
 	chargedTo time.Duration
 }

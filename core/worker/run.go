@@ -259,6 +259,7 @@ type launch struct {
 	moments
 	inputs []*atomic.Int64 // when those came that the driver was still bringing, such as from another device; 0 before
 	told   atomic.Int64    // when the driver said that it was done with it; 0 before
+	making making
 }
 
 // coming returns when the inputs of a part came, or will, that were not there when the driver was given it.
@@ -287,6 +288,7 @@ type moments struct{ given, taken, through time.Duration }
 // await ends a part when the driver says that it is done with it.
 func (q *queue) await(l *launch, f *devicequeue.Flight, done device.Event) {
 	q.open = append(q.open, l)
+	q.makes(&l.making, l.g.Session, l.g.First, l.g.Recipe.Makes)
 	done.Then(func(err error) {
 		l.told.Store(int64(q.w.elapsed()))
 		q.soon(func() { q.ended(l, f, err) })
@@ -372,20 +374,33 @@ func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) 
 // first of these: the error of the gang, or what else ended the collective that the part waited in; the error of an
 // input that failed after the launch; and only then the driver's, with this device's name.
 func (q *queue) ended(l *launch, f *devicequeue.Flight, err error) {
-	g, r := l.g, l.r
+	g := l.g
 	q.charge(l, err != nil)
 	q.w.record(q, l)
-	if err != nil {
-		if why := g.cause(); why != nil {
-			err = why
-		} else if why := q.state.Cause(f); why != nil {
-			err = why
-		} else {
-			g.allocated(err)
-			err = q.explain(err, r.program.Name, r.called())
-		}
+	if err == nil {
+		q.end(l, f, nil)
+		return
 	}
+	if why := g.cause(); why != nil {
+		q.end(l, f, why)
+		return
+	}
+	if !slices.Contains(q.making, &l.making) {
+		q.makes(&l.making, g.Session, g.First, g.Recipe.Makes)
+	}
+	q.blame(g.Session, f.Part.Reads(), err, func(why error) {
+		if why == err {
+			g.allocated(err)
+			why = q.explain(err, l.r.program.Name, l.r.called())
+		}
+		q.end(l, f, why)
+	})
+}
+
+// end ends the part of a launch.
+func (q *queue) end(l *launch, f *devicequeue.Flight, err error) {
 	q.flights.land(f.Index)
 	q.state.Ended(f, err)
-	g.end(err)
+	q.made(&l.making)
+	l.g.end(err)
 }

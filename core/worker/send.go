@@ -99,14 +99,15 @@ func rowMajor(b device.Buffer) bool {
 func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *move) {
 	block := q.w.room(g.Session, t.shape.HostBytes(), nil)
 	end := func(err error) {
-		if err == nil {
-			v.local.landing.take(block)
-		} else {
-			block.Release()
-		}
-		v.came(g, t, err)
-		q.moved(g, t, l, err)
 		q.state.Unpin(s)
+		if err != nil {
+			block.Release()
+			q.failRegions(g, t, l, []*move{v}, err)
+			return
+		}
+		v.local.landing.take(block)
+		v.came(g, t, nil)
+		q.moved(g, t, l, nil)
 	}
 	copied, err := bufferOf(s).ToHost(block.Data)
 	if err != nil {
@@ -247,12 +248,21 @@ func (q *queue) pushRegions(g *gang, t *transfer, l *leg, host transport.Block, 
 	}
 }
 
-// failRegions ends regions whose bytes cannot be had.
+// failRegions ends moves whose bytes the driver failed to read.
 func (q *queue) failRegions(g *gang, t *transfer, l *leg, moves []*move, err error) {
-	for _, v := range moves {
-		if v.local != nil {
-			v.came(g, t, err)
+	q.blame(g.Session, sourcesOf(moves), err, func(err error) {
+		for _, v := range moves {
+			if v.local != nil {
+				v.came(g, t, err)
+			}
+			q.moved(g, t, l, err)
 		}
-		q.moved(g, t, l, err)
+	})
+}
+
+func sourcesOf(moves []*move) (objects []uint64) {
+	for _, v := range moves {
+		objects = append(objects, v.source)
 	}
+	return objects
 }

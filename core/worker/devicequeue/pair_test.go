@@ -213,7 +213,7 @@ func (s *pair) computation(p Part, x *twinPart, may func(string, func())) {
 					break
 				}
 			}
-			statustest.MustEqual(s.t, q.Cause(f), cause, "the cause of gang %d's failure", p.Gang.ID)
+			statustest.MustEqual(s.t, q.Cause(p.Gang.Session, p.Reads()), cause, "the cause of gang %d's failure", p.Gang.ID)
 			q.Ended(f, err)
 			end()
 			for k := range p.Gang.Recipe.Makes {

@@ -80,6 +80,9 @@ func (g *Gang) reads(part int) []uint64 {
 	return g.Objects
 }
 
+// Reads returns the objects that the part reads.
+func (p Part) Reads() []uint64 { return p.Gang.reads(p.Index) }
+
 // makes reports whether a part makes the recipe's outputs.
 func (g *Gang) makes(part int) bool {
 	return g.Recipe.Makes > 0 && (g.But == nil || g.But.MakesNone == nil || !g.But.MakesNone[part])
@@ -156,12 +159,11 @@ func (q *Queue) land(f *Flight) {
 	q.spareFlights = append(q.spareFlights, f)
 }
 
-// Cause returns why a computation failed, where that is an array that it read and that has
-// failed since it began: drivers fail whatever reads it, with an error of their own.
-func (q *Queue) Cause(f *Flight) error {
-	g := f.Part.Gang
-	for _, object := range g.reads(f.Part.Index) {
-		if err := q.Failure(g.Session, object); err != nil {
+// Cause returns why a part that had begun failed, where that is an object that it read and that has failed since, or
+// was not known to have: drivers fail whatever reads it, with an error of their own.
+func (q *Queue) Cause(session uint32, reads []uint64) error {
+	for _, object := range reads {
+		if err := q.Failure(session, object); err != nil {
 			return err
 		}
 	}

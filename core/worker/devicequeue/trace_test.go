@@ -131,7 +131,7 @@ func (s *stage) happen(words []string) error {
 		s.q.Depart(s.flights[id])
 	case "ended":
 		err := why()
-		if cause := s.q.Cause(s.flights[id]); err != nil && cause != nil {
+		if cause := s.q.Cause(s.flights[id].Part.Gang.Session, s.flights[id].Part.Reads()); err != nil && cause != nil {
 			err = cause
 		}
 		s.q.Ended(s.flights[id], err)
