@@ -417,19 +417,29 @@ def page11(data):
         if int(count) >= 4:
             said = f"Simulated, own clock, {clients_of(count)}: devices compute {use:.1%} of the time (target 99 %)"
             text.append(verdict(said, use >= 0.99))
-    for cost, got in data["switch"].items():
-        what = f"computations of {cost}" if milliseconds(cost) else "computations that take no time"
+    return text + ["", *page_switch(data["switch"])]
+
+
+def page_switch(data):
+    text = ["### Going from client to client", ""]
+    text += paragraph(
+        "Two clients take turns, each with one computation (A B A B …) or with two (A A B B …). *Switches* is how many"
+        " times a computation a device goes from one client to the other, in these two orders; the other columns say"
+        " how much more the first order takes. Medians of turns, and in brackets the lowest and the highest."
+    )
+    rows, verdicts = [], []
+    for cost, got in data.items():
+        what = f"of {cost}" if milliseconds(cost) else "take no time"
         more, low, high, processor = (got[unit] - 1 for unit in ("x-apart", "x-least", "x-most", "x-processor"))
-        went = "a device goes from client to client {ABAB-switches:.2f} and {AABB-switches:.2f} times a computation"
-        said = f"A B A B … against A A B B …, {what}: {more:+.1%} ({low:+.1%} – {high:+.1%}) of time and"
-        said = f"{said} {processor:+.1%} of processor time; {went.format(**got)}"
+        switches = f"{got['ABAB-switches']:.2f}, {got['AABB-switches']:.2f}"
+        rows.append([what, switches, f"{more:+.1%} ({low:+.1%} – {high:+.1%})", f"{processor:+.1%}"])
+        said = f"Computations that {what}" if what == "take no time" else f"Computations {what}"
         if got["ABAB-switches"] - got["AABB-switches"] < 0.25:  # of the 0.5 by which the clients' orders differ
-            text.append(f"- {said}: **not shown**, since both are much alike there")
+            verdicts.append(f"- {said}: **not shown**, since devices switch about as often in both orders")
         elif milliseconds(cost):
-            text.append(verdict(f"{said} (target at most 1 %)", max(more, processor) <= 0.01))
-        else:
-            text.append(f"- {said}")
-    return text
+            said = f"{said}: {more:+.1%} of time, {processor:+.1%} of processor time (target at most 1 %)"
+            verdicts.append(verdict(said, max(more, processor) <= 0.01))
+    return text + [table(["computations", "switches", "more time", "more processor time"], rows), "", *verdicts]
 
 
 # ---- What it costs to share devices, and to look at what they do.
