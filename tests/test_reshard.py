@@ -513,6 +513,17 @@ def test_one_entry_into_go_a_move(devices):
     assert 32 <= after["go_entries"] - before["go_entries"] <= 36
 
 
+@pytest.mark.parametrize("move", [pathways.reshard, jax.device_put])
+def test_nothing_of_a_tree_passes_the_host(devices, move):
+    tree = [put((16, 8), NamedSharding(mesh(devices, 4), P("a"))) for _ in range(3)]  # a shape of this test alone
+    before = count("puts"), count("fetches")
+    # As in tunix' sync_weights. A program makes the second move of such a tree, and the first of pathways.reshard.
+    with jax.transfer_guard("disallow_explicit"):
+        for _ in range(3):
+            jax.block_until_ready(move(tree, NamedSharding(mesh(devices[4:], 4), P(None, "a"))))
+    assert (count("puts"), count("fetches")) == before
+
+
 @pytest.mark.sizes
 @pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here each move is a call of Go")
 @pytest.mark.parametrize("move", [pathways.reshard, jax.device_put])

@@ -75,8 +75,11 @@ def unbound(call: Callable[[], Any]) -> Any:
 
     Such a mesh belongs to the calling thread, and cannot be removed while JAX traces.
     """
-    if jax.sharding.get_abstract_mesh().empty:
-        return call()
+    return call() if jax.sharding.get_abstract_mesh().empty else apart(call)
+
+
+def apart(call: Callable[[], Any]) -> Any:
+    """Makes a call in a thread of its own, where JAX traces nothing, has no mesh, and evaluates nothing early."""
     x64 = jax.config.jax_enable_x64  # may also belong to the calling thread
 
     def with_types() -> Any:
@@ -118,7 +121,8 @@ def _compiled(function: Callable[..., Any], arrays: tuple[Array, ...], *argument
             with jax.default_device(place[0]):  # its results are not committed to it
                 return jax.jit(function, keep_unused=True).lower(*arguments).compile()
 
-    return unbound(compile_it)
+    # Where JAX evaluates early (at_once), arrays without operands would become constants, as large as they are.
+    return apart(compile_it)
 
 
 @functools.lru_cache(CACHED)
