@@ -24,6 +24,13 @@ func (n *Numbers) Add(device int) {
 	(*n)[device>>6] |= 1 << (device & 63)
 }
 
+// add adds count devices from first on.
+func (n *Numbers) add(first, count int) {
+	for d := first; d < first+count; d++ {
+		n.Add(d)
+	}
+}
+
 // Union adds the devices of another set.
 func (n *Numbers) Union(o Numbers) {
 	for len(*n) < len(o) {

@@ -67,8 +67,7 @@ type Island struct {
 type Worker struct {
 	Offer
 	Island  *Island
-	numbers []int // of its devices in the island, by local device
-	gone    bool
+	numbers []int  // of its devices in the island, by local device
 	mark    uint64 // Map.mark, where compare has found it in a view
 }
 
@@ -102,7 +101,8 @@ func (w *Worker) kind(local int) string {
 type Map struct {
 	islands   []*Island
 	workers   map[uint64]*Worker
-	loads     []load // by number in the whole cluster
+	loads     []load    // by number in the whole cluster
+	firsts    []*Worker // the same; those that have joined and not left, at the numbers of their first devices
 	holders   map[uint32]*holder
 	owners    map[string]*owner
 	versions  map[string]version // of what workers run
@@ -160,8 +160,9 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	w := newWorker(o, is)
 	if more := o.First + o.Devices - len(m.loads); more > 0 {
-		m.loads = append(m.loads, make([]load, more)...)
+		m.loads, m.firsts = append(m.loads, make([]load, more)...), append(m.firsts, make([]*Worker, more)...)
 	}
+	m.firsts[o.First] = w
 	clear(m.loads[o.First : o.First+o.Devices])
 	for n := 0; len(w.numbers) < o.Devices; n++ {
 		if n == len(is.taken) {
@@ -199,7 +200,6 @@ func (m *Map) Recall(o Offer) *Worker {
 		is = m.AddIsland(o.Island)
 	}
 	w := newWorker(o, is)
-	w.gone = true
 	for n := range o.Devices {
 		w.numbers = append(w.numbers, n)
 	}
@@ -318,7 +318,7 @@ func (m *Map) Leave(worker uint64) {
 			delete(m.versions, key)
 		}
 	}
-	w.gone = true
+	m.firsts[w.First] = nil
 	for _, h := range m.holders {
 		h.stale = true
 	}
@@ -332,6 +332,10 @@ func (m *Map) Leave(worker uint64) {
 	m.same = same{}
 	m.moved++
 }
+
+// isHere reports whether a worker, whose first device has this number in the whole cluster, has not left. It does not
+// look at the worker: to fetch each one's memory takes most of the time of a search over many.
+func (m *Map) isHere(w *Worker, first int) bool { return first < len(m.firsts) && m.firsts[first] == w }
 
 // Platform returns the platform of an island's devices; "" while it has no workers.
 func (is *Island) Platform() string {

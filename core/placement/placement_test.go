@@ -62,6 +62,11 @@ func TestViewsAreSearchedForBesideOtherCalls(t *testing.T) {
 	}{
 		{"nothing happens", func(*Map) {}, false, "1.0/0 1.1/0"},
 		{"another view has the devices", func(m *Map) { _, _ = m.ViewOf(2) }, true, "2.0/0 2.1/0"},
+		{"another view has one of them", func(m *Map) {
+			first, _ := m.ViewOf(1)
+			_, _ = m.ViewOf(1)
+			m.Retire(first)
+		}, true, "2.0/0 2.1/0"},
 		{"a worker leaves", func(m *Map) { m.Leave(1) }, true, "2.0/0 2.1/0"},
 		{"a worker comes", func(m *Map) { join(t, m, offer(3, "", 2)) }, true, "1.0/0 1.1/0"},
 	} {

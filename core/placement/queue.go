@@ -175,7 +175,7 @@ func (m *Map) Ask(r *Request) error {
 				"cancel some", n)
 		}
 	}
-	if err := enough(r.View, r.Want); err != nil {
+	if err := m.enough(r.View, r.Want); err != nil {
 		return err
 	}
 	r.Want.Topology = slices.Clone(r.Want.Topology)
@@ -391,16 +391,15 @@ func (m *Map) available(r *Request, of *found, reserved Numbers) []int {
 
 // choose returns devices for a request of those that it may have, nil if there are too few.
 func (m *Map) choose(r *Request, free []candidate, several bool) []int {
-	if len(free) < r.Want.Devices {
-		return nil
-	}
-	chosen := m.scratch.chooser.choose(r.View, free, r.Want, several)
+	chosen := m.scratch.chooser.choose(free, r.Want, several)
 	if chosen == nil {
 		return nil
 	}
-	devices := make([]int, len(chosen))
-	for i, at := range chosen {
-		devices[i] = int(free[at].device)
+	devices := make([]int, 0, r.Want.Devices)
+	for _, c := range chosen {
+		for k := range c.count {
+			devices = append(devices, int(c.device+k))
+		}
 	}
 	return devices
 }
@@ -409,8 +408,8 @@ func (m *Map) choose(r *Request, free []candidate, several bool) []int {
 func (f *found) unreserved(into []candidate, reserved Numbers) []candidate {
 	into = slices.Grow(into, len(f.all))
 	for i := range f.all {
-		if f.all[i].free && !reserved.Has(int(f.all[i].number)) {
-			into = append(into, f.all[i])
+		if f.all[i].free {
+			into = appendUnreserved(into, &f.all[i], reserved)
 		}
 	}
 	return into
@@ -418,12 +417,15 @@ func (f *found) unreserved(into []candidate, reserved Numbers) []candidate {
 
 // areFree reports whether a request can still have the devices that available has returned.
 func (m *Map) areFree(r *Request, devices []int, occupied Occupied) bool {
-	free := m.isFree(r, occupied)
-	for _, d := range devices {
-		w, local := r.View.where(d)
-		if !free(w.First+local) || m.queue.next.Has(w.First+local) {
-			return false
+	free := m.freeFor(r, occupied)
+	for len(devices) > 0 {
+		at, local, count := r.View.lead(devices)
+		for number := at.base + local; number < at.base+local+count; number++ {
+			if !free.has(number) || m.queue.next.Has(number) {
+				return false
+			}
 		}
+		devices = devices[count:]
 	}
 	return true
 }
@@ -432,13 +434,10 @@ func (m *Map) areFree(r *Request, devices []int, occupied Occupied) bool {
 func (f *found) unkept(into []candidate, reserved Numbers) []candidate {
 	into = slices.Grow(into, len(f.all))
 	for _, c := range f.all {
-		if reserved.Has(int(c.number)) {
-			continue
-		}
 		if !c.free {
 			c.cost += inUse
 		}
-		into = append(into, c)
+		into = appendUnreserved(into, &c, reserved)
 	}
 	return into
 }
@@ -446,23 +445,15 @@ func (f *found) unkept(into []candidate, reserved Numbers) []candidate {
 // reserve returns the devices that a waiting request wants to keep, of those that no request keeps: the free ones, and
 // those that others have.
 func (m *Map) reserve(r *Request, rest []candidate, several bool) (free, lacks Numbers) {
-	var chosen []int32
-	if len(rest) >= r.Want.Devices {
-		chosen = m.scratch.chooser.choose(r.View, rest, r.Want, several)
-	}
-	keep := func(c *candidate) {
-		if c.free {
-			free.Add(int(c.number))
-		} else {
-			lacks.Add(int(c.number))
-		}
-	}
-	for _, at := range chosen {
-		keep(&rest[at])
-	}
+	chosen := m.scratch.chooser.choose(rest, r.Want, several)
 	if chosen == nil { // those before it leave too few: what they leave is for this one
-		for i := range rest {
-			keep(&rest[i])
+		chosen = rest
+	}
+	for _, c := range chosen {
+		if c.free {
+			free.add(int(c.number), int(c.count))
+		} else {
+			lacks.add(int(c.number), int(c.count))
 		}
 	}
 	return free, lacks

@@ -154,7 +154,7 @@ func (q *clients) remap(name string) {
 	before := s.Devices
 	if _, err := q.Remap(s.Session, s.Number, q.occupied); err == nil {
 		for _, d := range s.Devices {
-			if w, _ := s.View.where(d); w.gone {
+			if w, _ := s.View.where(d); !q.isHere(w, w.First) {
 				q.t.Fatalf("%s was mapped to lost device %d", name, d)
 			}
 		}
@@ -245,7 +245,7 @@ func (q *clients) first(r *Request, exclusive map[Device]bool, users, viewers ma
 	for d := range r.View.Len() {
 		dev := r.View.Device(d)
 		w, local := r.View.where(d)
-		if w.gone || r.Want.Island != "" && r.Want.Island != dev.Island.Name {
+		if !q.isHere(w, w.First) || r.Want.Island != "" && r.Want.Island != dev.Island.Name {
 			continue
 		}
 		of[dev.Island]++

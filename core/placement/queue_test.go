@@ -235,6 +235,24 @@ func TestLaterRequestsGetWhatEarlierOnesDoNotReserve(t *testing.T) {
 	q.expect("", "1b", "[2 3]", "4a", "[1]")
 }
 
+func TestRequestsKeepSomeOfAWorkersDevices(t *testing.T) {
+	q := newClients(t)
+	for w, kinds := range [][]string{{"a"}, {"a", "b", "b", "b"}} {
+		o := offer(uint64(w+1), "", len(kinds))
+		o.Kinds = kinds
+		join(t, &q.Map, o)
+	}
+	q.view = q.View()
+	q.ask("1a", 0, Want{Devices: 1, Kind: "a", Exclusive: true})
+	q.ask("2a", long, Want{Devices: 2, Kind: "a", Exclusive: true}) // reserves device 1
+	q.ask("3a", 0, Want{Devices: 2})
+	q.expect("2a", "1a", "[0]", "3a", "[2 3]")
+	q.release("3a")
+	q.ask("3b", long, alone(4)) // reserves what is left
+	q.ask("4a", 0, Want{Devices: 1})
+	q.expect("2a 3b", "4a", "")
+}
+
 func TestPrioritiesOrderRequestsOfOneOwner(t *testing.T) {
 	q := newClients(t, 2)
 	q.ask("9a", 0, alone(2))

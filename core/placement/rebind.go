@@ -52,7 +52,7 @@ func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool, o
 		next := &View{runs: slices.Clone(v.runs), at: v.at, sized: v.sized, epoch: v.epoch + 1}
 		for _, i := range known.lost {
 			if w := by[v.runs[i].worker]; w != nil {
-				next.runs[i].worker = w
+				next.runs[i].worker, next.runs[i].base = w, w.First
 			}
 		}
 		known.by, known.next = by, next
@@ -95,7 +95,7 @@ func (m *Map) compare(v *View) *same {
 	known.view, known.free, known.lost, known.by, known.next = v, nil, nil, nil, nil
 	m.mark++
 	for i, r := range v.runs {
-		if r.worker.mark = m.mark; r.worker.gone {
+		if r.worker.mark = m.mark; !m.isHere(r.worker, r.base) {
 			known.lost = append(known.lost, i)
 		}
 	}
@@ -147,7 +147,7 @@ func (m *Map) Lacks(session uint32, v *View, occupied Occupied) string {
 	devices, workers := 0, map[*Worker]bool{}
 	var first *Worker
 	for _, r := range v.runs {
-		if r.worker.gone {
+		if !m.isHere(r.worker, r.base) {
 			devices += r.count
 			workers[r.worker] = true
 			first = cmp.Or(first, r.worker)

@@ -165,8 +165,12 @@ func (m *Map) Regrant(r *Request, devices []int) error {
 			return wrong
 		}
 		seen[d] = true
-		if w, local := r.View.where(d); r.Want.Exclusive && !w.gone && m.loads[w.First+local].exclusive != nil {
-			return wrong
+	}
+	for first, count := range m.numbersOf(r.View, devices) {
+		for number := first; number < first+count; number++ {
+			if r.Want.Exclusive && m.loads[number].exclusive != nil {
+				return wrong
+			}
 		}
 	}
 	r.Want.Topology = slices.Clone(r.Want.Topology)
@@ -194,7 +198,9 @@ func (m *Map) Remap(session uint32, number uint64, occupied Occupied) (*Slice, e
 		return nil, status.New(status.NotFound, "there is no slice %d; it was released, or never granted", number)
 	}
 	reserved := append(Numbers(nil), m.queue.reserved...)
-	s.each(func(number int) { reserved.remove(number, 1) }) // what it has it may keep, also where others wait for it
+	for first, count := range m.numbersOf(s.View, s.Devices) { // what it has it may keep, also where others wait for it
+		reserved.remove(first, count)
+	}
 	m.count(s, -1)
 	defer m.count(s, +1)
 	r := &Request{Session: session, Number: number, View: s.View, Want: s.Want}
@@ -227,14 +233,15 @@ func (m *Map) areBetter(devices []int, s *Slice, of *found, reserved Numbers) bo
 		chosen.Add(d)
 	}
 	left, cost, has := 0, int64(0), int64(0)
-	for i := range of.all {
-		c := &of.all[i]
-		if chosen.Has(int(c.device)) {
-			cost += c.cost
-		}
-		if m.scratch.had.Has(int(c.device)) && c.free && !reserved.Has(int(c.number)) {
-			left++
-			has += c.cost
+	for _, c := range of.all {
+		for k := range c.count {
+			if chosen.Has(int(c.device + k)) {
+				cost += c.cost
+			}
+			if m.scratch.had.Has(int(c.device+k)) && c.free && !reserved.Has(int(c.number+k)) {
+				left++
+				has += c.cost
+			}
 		}
 	}
 	row := s.Want.Topology[len(s.Want.Topology)-1]
@@ -326,18 +333,25 @@ func (m *Map) Held(session uint32) (alone, shared Numbers) {
 			if s.Want.Exclusive {
 				into = &mine.alone
 			}
-			s.each(func(number int) { into.Add(number) })
+			for first, count := range m.numbersOf(s.View, s.Devices) {
+				into.add(first, count)
+			}
 		}
 		mine.stale = false
 	}
 	return mine.alone, mine.shared
 }
 
-// each calls f with the numbers in the whole cluster of a slice's devices, without those whose worker has left.
-func (s *Slice) each(f func(number int)) {
-	for _, d := range s.Devices {
-		if w, local := s.View.where(d); !w.gone {
-			f(w.First + local)
+// numbersOf yields the numbers in the whole cluster of some devices of a view, without those whose worker has left: the
+// first of some that follow one another, and how many these are.
+func (m *Map) numbersOf(v *View, devices []int) iter.Seq2[int, int] {
+	return func(yield func(first, count int) bool) {
+		for rest := devices; len(rest) > 0; {
+			at, local, count := v.lead(rest)
+			if m.isHere(at.worker, at.base) && !yield(at.base+local, count) {
+				return
+			}
+			rest = rest[count:]
 		}
 	}
 }
@@ -348,16 +362,19 @@ func (m *Map) count(s *Slice, by int32) {
 	h.devices += int(by) * len(s.Devices)
 	h.stale = true
 	s.owner.devices += int(by) * len(s.Devices)
-	s.each(func(number int) {
-		l := &m.loads[number]
-		l.granted += by
-		if s.Want.Exclusive {
-			l.exclusive = s
-			if by < 0 {
-				l.exclusive = nil
+	var alone *Slice
+	if s.Want.Exclusive && by > 0 {
+		alone = s
+	}
+	for first, count := range m.numbersOf(s.View, s.Devices) {
+		for number := first; number < first+count; number++ {
+			l := &m.loads[number]
+			l.granted += by
+			if s.Want.Exclusive {
+				l.exclusive = alone
 			}
 		}
-	})
+	}
 	if s.Want.Exclusive {
 		m.exclusive += int(by)
 		s.owner.alone += int(by) * len(s.Devices)
@@ -438,13 +455,21 @@ type found struct {
 // wanted yields the runs that a slice may have devices of, with their indices, without checking the kind: those of
 // workers that have not left, in the wanted island or, if neither island nor kind is given, of the view's first
 // platform.
-func (v *View) wanted(w Want) iter.Seq2[int, *run] {
+func (m *Map) wanted(v *View, w Want) iter.Seq2[int, *run] {
 	return func(yield func(int, *run) bool) {
+		var is *Island
+		isWanted := false
 		for i := range v.runs {
 			at := &v.runs[i]
-			ofIsland := w.Island == "" || w.Island == at.worker.Island.Name
-			ofPlatform := w.Island != "" || w.Kind != "" || at.worker.Platform == v.runs[0].worker.Platform
-			if !at.worker.gone && ofIsland && ofPlatform && !yield(i, at) {
+			if !m.isHere(at.worker, at.base) {
+				continue
+			}
+			if at.island != is {
+				is = at.island
+				ofPlatform := w.Island != "" || w.Kind != "" || at.worker.Platform == v.runs[0].worker.Platform
+				isWanted = ofPlatform && (w.Island == "" || w.Island == is.Name)
+			}
+			if isWanted && !yield(i, at) {
 				return
 			}
 		}
@@ -454,7 +479,7 @@ func (v *View) wanted(w Want) iter.Seq2[int, *run] {
 // candidates finds the devices of workers that have not left and that may be granted, in the view's order, and marks
 // those that could be granted at once.
 func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) error {
-	free := m.isFree(r, occupied)
+	free := m.freeFor(r, occupied)
 	had := m.scratch.had
 	clear(had)
 	for _, d := range old {
@@ -462,55 +487,69 @@ func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) 
 	}
 	m.scratch.had = had
 	var island *Island
-	ofIsland := 0 // how many
-	several, all := true, slices.Grow(into.all[:0], r.View.Len())
-	for i, at := range r.View.wanted(r.Want) {
-		w := at.worker
-		if w.Island != island { // devices are sorted by island
-			island, ofIsland = w.Island, 0
+	devices, ofIsland := 0, 0 // how many
+	several, all := true, slices.Grow(into.all[:0], len(r.View.runs))
+	for i, at := range m.wanted(r.View, r.Want) {
+		if at.island != island { // devices are sorted by island
+			island, ofIsland = at.island, 0
 		}
-		first := w.First + at.local
+		first := at.base + at.local
 		for k := range at.count {
-			if r.Want.Kind != "" && r.Want.Kind != w.kind(at.local+k) {
+			if r.Want.Kind != "" && r.Want.Kind != at.worker.kind(at.local+k) {
 				continue
 			}
-			l := &m.loads[first+k]
-			all = append(all, candidate{device: int32(at.device + k), number: int32(first + k), run: int32(i),
-				cost: l.cost(had.Has(at.device + k)), free: free(first + k)})
-			if ofIsland++; ofIsland >= r.Want.Devices {
-				several = false
+			cost, isFree := m.loads[first+k].cost(had.Has(at.device+k)), free.has(first+k)
+			ofIsland++
+			devices++
+			if n := len(all) - 1; n >= 0 && all[n].run == int32(i) && all[n].device+all[n].count == int32(at.device+k) &&
+				all[n].cost == cost && all[n].free == isFree {
+				all[n].count++
+				continue
 			}
+			all = append(all, candidate{device: int32(at.device + k), number: int32(first + k), count: 1, run: int32(i),
+				island: int32(island.Index), cost: cost, free: isFree})
+		}
+		if ofIsland >= r.Want.Devices {
+			several = false
 		}
 	}
 	into.all, into.several = all, several
-	if len(all) < r.Want.Devices || len(all) == 0 {
-		return tooFew(r.View, r.Want, len(all))
+	if devices < r.Want.Devices || devices == 0 {
+		return m.tooFew(r.View, r.Want, devices)
 	}
 	return nil
 }
 
-// isFree returns a function that reports whether a device, by its number in the whole cluster, could be granted at
-// once: it is exclusive to no slice, and if the slice wants to be alone, not in use.
-func (m *Map) isFree(r *Request, occupied Occupied) func(number int) bool {
-	var used Numbers
-	if r.Want.Exclusive && occupied != nil {
-		used = occupied(r.Session)
+// free is the devices that could be granted to a request at once.
+type free struct {
+	loads []load
+	alone bool    // the slice is to be exclusive
+	own   int32   // sessions that see the devices, and are the one that asks
+	used  Numbers // by others, where alone
+}
+
+func (m *Map) freeFor(r *Request, occupied Occupied) free {
+	f := free{loads: m.loads, alone: r.Want.Exclusive}
+	if f.alone && occupied != nil {
+		f.used = occupied(r.Session)
 	}
-	own := int32(0) // sessions that see the devices, and are the one that asks
 	if r.View.sized {
-		own = 1
+		f.own = 1
 	}
-	alone := r.Want.Exclusive
-	return func(number int) bool {
-		l := &m.loads[number]
-		return l.exclusive == nil && (!alone || l.granted == 0 && l.viewed <= own && !used.Has(number))
-	}
+	return f
+}
+
+// has reports whether a device, by its number in the whole cluster, is exclusive to no slice, and if the slice is to be
+// exclusive, not in use.
+func (f *free) has(number int) bool {
+	l := &f.loads[number]
+	return l.exclusive == nil && (!f.alone || l.granted == 0 && l.viewed <= f.own && !f.used.Has(number))
 }
 
 // enough returns an error if the view has fewer than the wanted devices, in use or not.
-func enough(view *View, w Want) error {
+func (m *Map) enough(view *View, w Want) error {
 	n := 0
-	for _, at := range view.wanted(w) {
+	for _, at := range m.wanted(view, w) {
 		if w.Kind == "" {
 			n += at.count
 			continue
@@ -522,20 +561,20 @@ func enough(view *View, w Want) error {
 		}
 	}
 	if n < w.Devices || n == 0 {
-		return tooFew(view, w, n)
+		return m.tooFew(view, w, n)
 	}
 	return nil
 }
 
 // tooFew is the error of a session that wants more devices than the n that could ever be granted to it.
-func tooFew(view *View, w Want, n int) error {
+func (m *Map) tooFew(view *View, w Want, n int) error {
 	islands, kinds := map[string]int{}, map[string]int{} // devices by island; by kind, in the islands that match
 	known, lost := w.Island == "", 0
 	for _, at := range view.runs {
-		name := at.worker.Island.Name
+		name := at.island.Name
 		here := w.Island == "" || w.Island == name
 		known = known || here
-		if at.worker.gone {
+		if !m.isHere(at.worker, at.base) {
 			if here {
 				lost += at.count
 			}

@@ -116,6 +116,18 @@ func TestGrantOfIslands(t *testing.T) {
 	}
 }
 
+func TestGrantOfTheIslandWithFewerSlices(t *testing.T) {
+	var m Map
+	for w, granted := range [][]int32{{0, 0, 0, 3}, {1, 0, 1, 0}} {
+		o := offer(uint64(w+1), fmt.Sprint(w), len(granted))
+		join(t, &m, o)
+		for i, n := range granted {
+			m.loads[o.First+i].granted = n
+		}
+	}
+	statustest.EqualSlices(t, grant(t, &m, m.View(), 1, Want{Devices: 4}), []int{4, 5, 6, 7}, "the devices")
+}
+
 func TestGrantIsRefused(t *testing.T) {
 	var m Map
 	o := offer(1, "", 2)

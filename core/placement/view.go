@@ -16,8 +16,10 @@ type View struct {
 // run is consecutive devices of one worker.
 type run struct {
 	worker *Worker
-	device int // virtual, the first
-	local  int // the first
+	island *Island // the worker's
+	base   int     // the worker's First
+	device int     // virtual, the first
+	local  int     // the first
 	count  int
 }
 
@@ -28,7 +30,8 @@ func (v *View) add(w *Worker, local, count int) {
 		v.runs[last].count += count
 	} else {
 		last++
-		v.runs = append(v.runs, run{worker: w, device: len(v.at), local: local, count: count})
+		v.runs = append(v.runs, run{worker: w, island: w.Island, base: w.First, device: len(v.at), local: local,
+			count: count})
 	}
 	for range count {
 		v.at = append(v.at, int32(last))
@@ -118,11 +121,10 @@ func (m *Map) Retire(v *View) {
 // countView adds by to the number of views that see each of v's devices.
 func (m *Map) countView(v *View, by int32) {
 	for _, r := range v.runs {
-		if r.worker.gone {
-			continue
-		}
-		for d := range r.count {
-			m.loads[r.worker.First+r.local+d].viewed += by
+		if m.isHere(r.worker, r.base) {
+			for d := range r.count {
+				m.loads[r.base+r.local+d].viewed += by
+			}
 		}
 	}
 }
@@ -144,11 +146,22 @@ func (v *View) where(virtual int) (w *Worker, local int) {
 	return r.worker, r.local + virtual - r.device
 }
 
+// lead returns the run of the first of some virtual devices, which local device that is, and how many devices follow
+// one another in the run from there on.
+func (v *View) lead(devices []int) (at *run, local, count int) {
+	first := devices[0]
+	at = &v.runs[v.at[first]]
+	most := min(len(devices), at.device+at.count-first)
+	for count = 1; count < most && devices[count] == first+count; count++ {
+	}
+	return at, at.local + first - at.device, count
+}
+
 // Number returns the number in the whole cluster of a virtual device. Its worker may have left, and another one may
 // have got its number.
 func (v *View) Number(virtual int) int {
-	w, local := v.where(virtual)
-	return w.First + local
+	r := &v.runs[v.at[virtual]]
+	return r.base + r.local + virtual - r.device
 }
 
 // SpanOf returns the index in Spans of the span that has a virtual device.
@@ -162,7 +175,7 @@ func (v *View) First(span int) int { return v.runs[span].device }
 func (v *View) Numbers() (all Numbers) {
 	for _, r := range v.runs {
 		for d := range r.count {
-			all.Add(r.worker.First + r.local + d)
+			all.Add(r.base + r.local + d)
 		}
 	}
 	return all
@@ -187,9 +200,10 @@ func (v *View) Spans() []Span {
 // SpansOf returns some virtual devices run-length coded, in their order.
 func (v *View) SpansOf(devices []int) []Span {
 	var some View
-	for _, d := range devices {
-		w, local := v.where(d)
-		some.add(w, local, 1)
+	for len(devices) > 0 {
+		at, local, count := v.lead(devices)
+		some.add(at.worker, local, count)
+		devices = devices[count:]
 	}
 	return slices.Clip(some.Spans())
 }

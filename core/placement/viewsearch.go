@@ -21,8 +21,8 @@ type platformSearch struct {
 	all     *View
 	free    []candidate // that could be chosen
 	several bool
-	chosen  []int32 // of them, by index; nil if there are too few
-	err     error   // for this case
+	chosen  []candidate // of them; nil if there are too few
+	err     error       // for this case
 }
 
 // SearchView begins a search for the devices of a view.
@@ -64,10 +64,7 @@ func (m *Map) searchView(s *ViewSearch, platform ...string) error {
 	p := platformSearch{all: all, several: found.several, err: status.New(status.ResourceExhausted, "a session of %s was "+
 		"asked for, and of the %s too many are in exclusive slices, or kept for a while for requests that wait; \"pathways "+
 		"queue\" shows whose; pass wait= to wait for them, or ask for fewer devices", status.Count(devices, "device"), there)}
-	// In place, since to touch other memory for tens of thousands takes as long as to find them. The search takes it
-	// along.
-	p.free = found.unreserved(found.all[:0], m.queue.reserved)
-	found.all, m.scratch.free = m.scratch.free, nil
+	p.free, m.scratch.free = found.unreserved(m.scratch.free[:0], m.queue.reserved), nil
 	s.of = append(s.of, p)
 	return nil
 }
@@ -76,9 +73,7 @@ func (m *Map) searchView(s *ViewSearch, platform ...string) error {
 func (s *ViewSearch) Choose() {
 	for i := range s.of {
 		p := &s.of[i]
-		if len(p.free) >= s.devices {
-			p.chosen = new(chooser).choose(p.all, p.free, Want{Devices: s.devices}, p.several)
-		}
+		p.chosen = new(chooser).choose(p.free, Want{Devices: s.devices}, p.several)
 	}
 }
 
@@ -99,17 +94,22 @@ func (m *Map) stands(s *ViewSearch) bool {
 	}
 	for i := range s.of {
 		p := &s.of[i]
-		if p.chosen == nil || slices.ContainsFunc(p.chosen, func(at int32) bool { return m.hasChanged(&p.free[at]) }) {
+		if p.chosen == nil || slices.ContainsFunc(p.chosen, m.haveChanged) {
 			return false
 		}
 	}
 	return true
 }
 
-// hasChanged reports whether something happened to a free device since it became a candidate for a view.
-func (m *Map) hasChanged(c *candidate) bool {
-	l := &m.loads[c.number]
-	return l.exclusive != nil || l.cost(false) != c.cost || m.queue.reserved.Has(int(c.number))
+// haveChanged reports whether something happened to free devices since they became a candidate for a view.
+func (m *Map) haveChanged(c candidate) bool {
+	for number := int(c.number); number < int(c.number+c.count); number++ {
+		l := &m.loads[number]
+		if l.exclusive != nil || l.cost(false) != c.cost || m.queue.reserved.Has(number) {
+			return true
+		}
+	}
+	return false
 }
 
 // take makes the view of the devices that a search has chosen.
@@ -121,9 +121,9 @@ func (m *Map) take(s *ViewSearch) (*View, error) {
 		if p.chosen == nil {
 			return nil, p.err
 		}
-		for _, at := range p.chosen {
-			w, local := p.all.where(int(p.free[at].device))
-			v.add(w, local, 1)
+		for _, c := range p.chosen {
+			w, local := p.all.where(int(c.device))
+			v.add(w, local, int(c.count))
 		}
 	}
 	m.countView(v, +1)
