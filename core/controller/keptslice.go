@@ -65,6 +65,7 @@ func requestOf(number uint64, w placement.Want) *wire.SliceRequest {
 }
 
 func numbersOf(all []int) (numbers []uint32) {
+	numbers = slices.Grow(numbers, len(all))
 	for _, n := range all {
 		numbers = append(numbers, uint32(n))
 	}

@@ -8,7 +8,7 @@ import (
 
 // lateSize is the size in bytes from which a message is encoded when it is sent, by a goroutine that sends, and not in
 // Step, where all other sessions would wait for it. Encoding a shorter one takes some tens of microseconds.
-const lateSize = 128 << 10
+const lateSize = 64 << 10
 
 // spreadSize is the most bytes that a Step copies of one message, for all its receivers together; beyond that, the
 // goroutines that send copy them.
