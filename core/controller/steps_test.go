@@ -142,7 +142,7 @@ var stepCases = []stepCase{
 		}
 	}},
 	{name: "heartbeat", workers: 10000, devices: 4, again: func(b *bed, i int) {
-		b.say(b.workers[i], wire.KindHeartbeat, &wire.Heartbeat{})
+		b.say(b.workers[i%len(b.workers)], wire.KindHeartbeat, &wire.Heartbeat{})
 	}},
 	{name: "tick", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) { b.step(Event{Kind: Tick}) }},
 	{name: "client comes and goes", workers: 10000, devices: 4, again: func(b *bed, i int) {
