@@ -243,14 +243,14 @@ func (d *sketch) resolve() error {
 	g.inputs, g.made, g.intermediate, g.nodes = pg.Inputs, pg.Made(), pg.Intermediates(), make([]node, len(pg.Nodes))
 	d.know()
 	steps := pg.Lower(func(int) bool { return true })
-	next := uint64(pg.Inputs) + 1
+	next, names := uint64(pg.Inputs)+1, pg.Names()
 	var everywhere set
 	for i := range pg.Nodes {
 		if makes := m.Nodes[i].Makes; int(makes) != pg.Makes(i) {
 			return invalid("node %d, %s: it makes %d arrays, the graph says %d", i, pg.Name(i), pg.Makes(i), makes)
 		}
 		n := &g.nodes[i]
-		n.name, n.line, n.first, n.frees = pg.Name(i), pg.Nodes[i].Trace(), next, steps[i].Frees
+		n.name, n.line, n.first, n.frees = names[i], pg.Nodes[i].Trace(), next, steps[i].Frees
 		n.inner = pg.Makes(i) > 0
 		for range pg.Makes(i) {
 			_, let := slices.BinarySearch(g.intermediate, next)

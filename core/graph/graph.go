@@ -343,6 +343,29 @@ func (g *Graph) Name(node int) string {
 	return "a transfer"
 }
 
+// Names returns the names of all nodes for errors: Name's, and of a transfer also which run made what it moves.
+func (g *Graph) Names() []string {
+	names := make([]string, len(g.Nodes))
+	makers := make([]string, 0, g.Made()) // by object, from Inputs+1 on; "" where it was an input once
+	for i := range g.Nodes {
+		names[i] = g.Name(i)
+		maker := names[i]
+		if t := g.Nodes[i].Transfer; t != nil {
+			maker = ""
+			if at := int64(t.Moves[0].Source) - int64(g.Inputs) - 1; at >= 0 {
+				maker = makers[at]
+			}
+			if maker != "" {
+				names[i] += " of a result of " + maker
+			}
+		}
+		for range g.Makes(i) {
+			makers = append(makers, maker)
+		}
+	}
+	return names
+}
+
 // Trace returns the user's line that a node comes from; it may be empty.
 func (n *Node) Trace() []byte {
 	if n.Run != nil {

@@ -117,6 +117,16 @@ func TestCheckFindsWhatIsWrongWithAGraph(t *testing.T) {
 	}
 }
 
+// Errors say of a transfer which run made what it moves, also by way of other transfers.
+func TestNamesOfTransfers(t *testing.T) {
+	g := graph.Graph{Inputs: 2, Programs: programs(), Nodes: []graph.Node{
+		move(1, 0, 1), move(3, 1, 0), run(1, 1, 2), move(5, 0, 1), move(6, 1, 0)}}
+	const of = "a transfer of a result of add"
+	if got, want := g.Names(), []string{"a transfer", "a transfer", "add", of, of}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestGraphsAsText(t *testing.T) {
 	first := run(1, 1, 2)
 	first.Run.Trace = []byte("model.py:12")

@@ -97,7 +97,8 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 			return
 		}
 	}
-	q.fill(g, t.object, l.shard, buf, moveWords, cause, func(err error) {
+	explain := func(err error) error { return q.explain(err, moveWords, t.called()) }
+	q.fill(g, t.object, l.shard, buf, explain, cause, func(err error) {
 		if l.incoming != nil {
 			l.incoming.Close()
 		}

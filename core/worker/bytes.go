@@ -113,13 +113,13 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 		g.end(err)
 		return
 	}
-	const what = "bringing an array"
-	q.fill(g, u.object, s, buf, what, nil, func(err error) { g.end(q.explain(err, what, "")) })
+	explain := func(err error) error { return q.explain(err, "bringing an array", "") }
+	q.fill(g, u.object, s, buf, explain, nil, func(err error) { g.end(explain(err)) })
 }
 
 // fill hands a shard's buffer to the state machine, and calls done when its contents are there. If they fail, cause,
 // which may be nil, finds out why, and passes that on by the queue's owner.
-func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, what string,
+func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, explain func(error) error,
 	cause func(err error, then func(error)), done func(error)) {
 	writing := q.state.Writing(s)
 	e := buf.Ready()
@@ -135,7 +135,7 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 		q.state.Written(writing)
 		if err != nil {
 			g.allocated(err)
-			q.state.Fault(g.Session, object, q.explain(err, what, ""))
+			q.state.Fault(g.Session, object, explain(err))
 		}
 		if promised != nil {
 			q.made(&promised.making)

@@ -12,8 +12,9 @@ import (
 func TestMoveErrorSaysOnceWhereItHappened(t *testing.T) {
 	q := &queue{local: 1, w: &Worker{config: Config{Name: "w1"}}}
 	g := newGang(q.w, 1, 1, 1, 0)
+	g.work = &transfer{trace: []byte("train.py:3")}
 	lost := status.New(status.DataLoss, "no luck")
-	const want = "no luck [moving an array, on device 1 of worker w1]"
+	const want = "no luck [moving an array, called at train.py:3, on device 1 of worker w1]"
 	first := q.moving(g, lost)
 	if first.Error() != want {
 		t.Errorf("got %q, want %q", first, want)

@@ -37,7 +37,8 @@ type node struct {
 	shape  shape.Shape // of a transfer
 	memory string
 	moves  []*move
-	here   bool // devices of this worker take part
+	trace  []byte // of a transfer
+	here   bool   // devices of this worker take part
 	frees  []frees
 }
 
@@ -125,7 +126,7 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 		return g.queues, err
 	}
 	t := &transfer{shape: pn.Transfer.Shape}
-	n.shape, n.memory = pn.Transfer.Shape, pn.Transfer.Memory
+	n.shape, n.memory, n.trace = pn.Transfer.Shape, pn.Transfer.Memory, pn.Transfer.Trace
 	g := new(gang)
 	legs := map[*queue]*leg{}
 	told := m.Transfer.Told()
@@ -169,7 +170,8 @@ func (n *node) play(g *gang, r *run, d *wire.Played) {
 // playTransfer makes the node's transfer the gang's work for one play. The moves are copied, since each play has other
 // objects.
 func (n *node) playTransfer(g *gang, d *wire.Played) error {
-	t := &transfer{object: graphs.Number(n.first, d.Inputs, d.First), shape: n.shape, memory: n.memory}
+	t := &transfer{object: graphs.Number(n.first, d.Inputs, d.First), shape: n.shape, memory: n.memory,
+		trace: n.trace}
 	legs := make(map[*queue]*leg, len(n.moves))
 	moves := make([]move, len(n.moves))
 	for i, v := range n.moves {

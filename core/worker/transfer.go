@@ -41,6 +41,7 @@ type transfer struct {
 	parts  []*leg // by part
 	recipe devicequeue.Recipe
 	size   [1]int64 // of recipe
+	trace  []byte   // of a node of a graph: the user's line
 }
 
 // leg is one device's part of a transfer.
@@ -311,11 +312,14 @@ func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.D
 // moveWords is what errors say that a device was at in a transfer.
 const moveWords = "moving an array"
 
+// called says for people where the user's code called the transfer.
+func (t *transfer) called() string { return wire.Called(wire.Line(t.trace), false) }
+
 // moving says where an error of a move happened, unless that is known: the error is the gang's, or it came from the
 // other worker of the move, which has said so.
 func (q *queue) moving(g *gang, err error) error {
-	if err == nil || err == g.failure() || strings.Contains(err.Error(), "["+moveWords+", on device ") {
+	if err == nil || err == g.failure() || strings.Contains(err.Error(), "["+moveWords+", ") {
 		return err
 	}
-	return q.explain(err, moveWords, "")
+	return q.explain(err, moveWords, g.work.(*transfer).called())
 }
