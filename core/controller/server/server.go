@@ -340,23 +340,24 @@ func (s *Server) takeEnds(c *link, payload []byte, flush bool) error {
 	if err := c.ends.Parse(payload); err != nil {
 		return err
 	}
-	if s.takePart(c, flush) {
-		return nil
-	}
 	ok, busy := c.ends.Ok, c.ends.Busy
 	s.takeFirst(c, wire.KindCompleted, &c.ends)
 	if c.ended.Message == nil { // Step does not change it
 		c.ended = controller.Event{Kind: controller.Message, Conn: c.number, Wire: wire.KindCompleted, Message: &c.ends}
 	}
-	s.step(c, &c.ended, flush)
+	s.mu.Lock()
+	if s.takePart(c, flush) {
+		s.mu.Unlock()
+	} else {
+		s.stepLocked(c, &c.ended, flush)
+	}
 	c.ends.Ok, c.ends.Busy = ok, busy // takeFirst leaves their ends, which have no room before them
 	return nil
 }
 
-// takePart takes a report from which nothing follows, unless something else waits to be sent with it.
+// takePart takes a report from which nothing follows, unless something else waits to be sent with it. Called with the
+// lock.
 func (s *Server) takePart(c *link, flush bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	waits := flush && (len(s.full) > 0 || s.state.Dirty())
 	return !waits && s.state.TakePart(c.number, &c.ends)
 }
@@ -394,6 +395,11 @@ func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 // which says that no more messages are at hand, clients are told which operations have ended, and frames are sent.
 func (s *Server) step(by *link, ev *controller.Event, flush bool) {
 	s.mu.Lock()
+	s.stepLocked(by, ev, flush)
+}
+
+// stepLocked is step. Called with the lock, which it releases.
+func (s *Server) stepLocked(by *link, ev *controller.Event, flush bool) {
 	ev.Now = int64(time.Since(s.begun))
 	s.run(ev)
 	for s.state.More() && !s.closed { // others come in between, and what was decided so far leaves
