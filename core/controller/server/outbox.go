@@ -49,21 +49,16 @@ type outbox struct {
 type frame struct {
 	kind    wire.Kind
 	payload []byte
-	late    *late // in place of payload, or nil
+	late    *controller.Late // in place of payload, or nil
 }
 
-// late is a message in several outboxes, encoded by the first goroutine that sends it.
-type late struct {
-	size   int
-	encode func() []byte // encodes once; later calls return the same bytes
-}
-
-// encodedOnce returns l with an encoding that its receivers share, or nil if l is nil.
-func encodedOnce(l *controller.Late) *late {
+// encodedOnce returns l with an encoding that all its receivers share: the first one's goroutine encodes it. It returns
+// nil if l is nil.
+func encodedOnce(l *controller.Late) *controller.Late {
 	if l == nil {
 		return nil
 	}
-	return &late{l.Size, sync.OnceValue(l.Encode)}
+	return &controller.Late{Size: l.Size, Encode: sync.OnceValue(l.Encode)}
 }
 
 // open begins an outbox. Messages are sent from start on.
@@ -93,7 +88,7 @@ func (o *outbox) start() {
 // put sends a copy of payload, or, in its place, a message that the goroutine encodes, and reports whether it waits for
 // a flush of the connection. The connection's reader notices errors. A message that is too long for a frame ends the
 // connection, and the peer is told why; that short goodbye is the only message that is encoded under the lock.
-func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
+func (o *outbox) put(kind wire.Kind, payload []byte, l *controller.Late) (waits bool) {
 	if o.ended {
 		return false
 	}
@@ -110,12 +105,12 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 }
 
 // putBehind is put of a message that waits for the goroutine.
-func (o *outbox) putBehind(kind wire.Kind, payload []byte, l *late) {
+func (o *outbox) putBehind(kind wire.Kind, payload []byte, l *controller.Late) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	size := len(payload)
 	if l != nil {
-		size = l.size
+		size = l.Size
 	}
 	if size > wire.MaxFrame { // State sends none; a peer that waited for it would wait for good
 		why := wire.Encode(nil, &wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, size, wire.MaxFrame),
@@ -198,13 +193,13 @@ func (o *outbox) finish() {
 // bytes returns what is sent.
 func (f *frame) bytes() []byte {
 	if f.late != nil {
-		return f.late.encode()
+		return f.late.Encode()
 	}
 	return f.payload
 }
 
 // lasting returns a frame of a message. Payload is copied, as it may change.
-func lasting(kind wire.Kind, payload []byte, l *late) frame {
+func lasting(kind wire.Kind, payload []byte, l *controller.Late) frame {
 	if l == nil {
 		payload = append([]byte(nil), payload...)
 	}

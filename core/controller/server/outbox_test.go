@@ -110,7 +110,7 @@ func TestLateMessagesKeepTheirPlace(t *testing.T) {
 			for _, want := range []struct {
 				kind  wire.Kind
 				bytes int
-			}{{wire.KindPeers, 6}, {wire.KindCompiled, l.size}, {wire.KindDrop, 5}} {
+			}{{wire.KindPeers, 6}, {wire.KindCompiled, l.Size}, {wire.KindDrop, 5}} {
 				kind, payload, err := theirs.Recv()
 				if err != nil || kind != want.kind || len(payload) != want.bytes {
 					t.Errorf("kind %d with %d bytes, %v, want kind %d with %d", kind, len(payload), err, want.kind, want.bytes)

@@ -46,9 +46,7 @@ func (s *Server) encoded(ask *wire.Ask, to wire.Viewer) *controller.Late {
 	defer s.recent.mu.Unlock()
 	t := s.recently(ask, to)
 	if t.encoded == nil {
-		once := *controller.EncodedReport(t.report, wire.Viewer{})
-		once.Encode = sync.OnceValue(once.Encode)
-		t.encoded = &once
+		t.encoded = encodedOnce(controller.EncodedReport(t.report, wire.Viewer{}))
 	}
 	return t.encoded
 }
