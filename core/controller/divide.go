@@ -10,6 +10,10 @@ import (
 // takes time and memory in proportion to its nodes and to all their shards. Workers' messages are put together from the
 // pieces; the longer ones only when they are sent.
 
+// latePart is the size in bytes from which a worker's part of a graph is encoded only when it is sent. Shorter ones of
+// a thousand workers are encoded in a millisecond.
+const latePart = 4 << 10
+
 // parts is a divided graph. It does not change any more.
 type parts struct {
 	head  []byte // all but the nodes

@@ -33,21 +33,13 @@ func (st *State) deliverParts(g *gang, to set) {
 	}
 }
 
-// latePart is the size in bytes from which the messages of many workers are put together only when they are sent.
-// Shorter ones of a thousand workers are copied in a millisecond.
-const latePart = 4 << 10
-
 // deliverOwnParts sends each of some workers its own part of an operation, behind what is the same for all.
 func (st *State) deliverOwnParts(g *gang, to set, head []byte, own ownParts) {
 	m := wire.Dispatch{Gang: g.number, Session: g.s.id, Kind: uint32(g.kind), Client: g.s.process.Number, Waited: g.waited}
-	all := 0
-	for _, p := range own {
-		all += (len(head) + p.size) * len(p.slots)
-	}
 	for _, p := range own {
 		conns, parts := st.receivers(p, to)
 		size := len(head) + p.size
-		if size >= lateSize || size >= latePart && all >= spreadSize {
+		if size >= lateSize {
 			for i, part := range parts {
 				st.deliverDispatchLate(conns[i:i+1], g.number, g.waited, g.s, g.kind, true, [][]byte{head, part})
 			}

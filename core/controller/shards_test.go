@@ -80,13 +80,13 @@ func TestWorkersLearnWhereRowsOfAPutLie(t *testing.T) {
 	statustest.Equal(t, told(2), 2, "workers are told")
 }
 
-// The parts of a put or a transfer are one action for all workers whose parts are of one length; long ones are put
-// together when they are sent.
+// The parts of a put or a transfer are one action for all workers whose parts are of one length; very long ones are
+// put together when they are sent.
 func TestPartsOfManyWorkersAreOneAction(t *testing.T) {
-	const workers, long = 100, spreadSize / 100
+	const workers, long = 100, 2 * spreadSize / 100
 	b := newBed(t, Config{}, workers, 1)
 	put := &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: onAll(b)}
-	named := &wire.Array{Dtype: scalar.Dtype, Memory: strings.Repeat("m", long)} // is in each part
+	named := &wire.Array{Dtype: scalar.Dtype, Memory: strings.Repeat("m", lateSize)} // is in each part
 	longPut := &wire.Put{Op: 4, Object: 4, Array: named, Devices: onAll(b)}
 	short := &wire.Transfer{Op: 2, Object: 2, Array: scalar}
 	for d := range uint32(workers) {
@@ -103,7 +103,7 @@ func TestPartsOfManyWorkersAreOneAction(t *testing.T) {
 		m    proto.Message
 		most int // actions
 		late bool
-	}{{wire.KindPut, put, 1, false}, {wire.KindTransfer, short, 4, false}, {wire.KindTransfer, longer, workers, true},
+	}{{wire.KindPut, put, 1, false}, {wire.KindTransfer, short, 4, false}, {wire.KindTransfer, longer, 4, false},
 		{wire.KindPut, longPut, workers, true}} {
 		actions, receivers := 0, 0
 		for _, a := range b.st.Step(&Event{Kind: Message, Conn: b.client, Wire: c.kind, Message: c.m}, nil) {

@@ -145,16 +145,32 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 	s.keeper.wait()
 }
 
+// maxCopied is how many bytes of messages that differ by their receivers are copied under the lock, which takes some
+// 0.4 µs per KiB, for one Step. The rest is copied by the goroutines that send it.
+const maxCopied = 1 << 20
+
 // send puts a message into the outboxes of its receivers. Called with the lock.
 func (s *Server) send(a *controller.Action) {
-	l := encodedOnce(a.Late)
-	payload := a.Payload
+	late := encodedOnce(a.Late)
+	var head []byte // of a.Payload, lasting
 	for i, number := range a.To {
+		c := s.conns.Get(number)
+		if c == nil {
+			continue
+		}
+		payload := a.Payload
 		if a.Own != nil {
+			if s.copied += len(a.Payload) + len(a.Own[i]); s.copied > maxCopied {
+				if head == nil {
+					head = slices.Clone(a.Payload)
+				}
+				c.outbox.putParts(a.Wire, head, a.Own[i])
+				continue
+			}
 			s.whole = append(append(s.whole[:0], a.Payload...), a.Own[i]...)
 			payload = s.whole
 		}
-		if c := s.conns.Get(number); c != nil && c.outbox.put(a.Wire, payload, l) && !c.full {
+		if c.outbox.put(a.Wire, payload, late) && !c.full {
 			c.full = true
 			s.full = append(s.full, c)
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,7 @@ type outbox struct {
 type frame struct {
 	kind    wire.Kind
 	payload []byte
+	own     []byte           // behind payload
 	late    *controller.Late // in place of payload, or nil
 }
 
@@ -100,22 +102,32 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *controller.Late) (waits 
 		_ = o.conn.Send(kind, payload)
 		return false
 	}
-	o.putBehind(kind, payload, l)
+	if l == nil {
+		payload = append([]byte(nil), payload...) // it may change
+	}
+	o.putBehind(frame{kind: kind, payload: payload, late: l})
 	return false
 }
 
-// putBehind is put of a message that waits for the goroutine.
-func (o *outbox) putBehind(kind wire.Kind, payload []byte, l *controller.Late) {
+// putParts is put of a message in two parts, which do not change; the goroutine puts them together.
+func (o *outbox) putParts(kind wire.Kind, head, own []byte) {
+	if !o.ended {
+		o.putBehind(frame{kind: kind, payload: head, own: own})
+	}
+}
+
+// putBehind puts a frame that waits for the goroutine.
+func (o *outbox) putBehind(f frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	size := len(payload)
-	if l != nil {
-		size = l.Size
+	size := len(f.payload) + len(f.own)
+	if f.late != nil {
+		size = f.late.Size
 	}
 	if size > wire.MaxFrame { // State sends none; a peer that waited for it would wait for good
-		why := wire.Encode(nil, &wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, size, wire.MaxFrame),
+		why := wire.Encode(nil, &wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(f.kind, size, wire.MaxFrame),
 			"the controller cannot answer"))})
-		kind, payload, l, size = wire.KindGoodbye, why, nil, len(why)
+		f, size = frame{kind: wire.KindGoodbye, payload: why}, len(why)
 		defer o.finish()
 	}
 	if o.bytes += size; o.bytes > maxOutbox {
@@ -123,7 +135,7 @@ func (o *outbox) putBehind(kind wire.Kind, payload []byte, l *controller.Late) {
 		o.finish()
 		return
 	}
-	o.frames = append(o.frames, lasting(kind, payload, l))
+	o.frames = append(o.frames, f)
 	o.room = 0 // which does not count what the goroutine sends
 	if !o.busy.Load() {
 		o.busy.Store(true)
@@ -195,13 +207,8 @@ func (f *frame) bytes() []byte {
 	if f.late != nil {
 		return f.late.Encode()
 	}
-	return f.payload
-}
-
-// lasting returns a frame of a message. Payload is copied, as it may change.
-func lasting(kind wire.Kind, payload []byte, l *controller.Late) frame {
-	if l == nil {
-		payload = append([]byte(nil), payload...)
+	if f.own != nil {
+		return slices.Concat(f.payload, f.own)
 	}
-	return frame{kind, payload, l}
+	return f.payload
 }

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -122,4 +124,35 @@ func TestLateMessagesKeepTheirPlace(t *testing.T) {
 	}
 	readers.Wait()
 	running.Wait()
+}
+
+// Messages that differ by their receivers arrive whole and in order, also beyond those that are copied under the lock.
+func TestOwnPartsArriveHoweverManyThereAre(t *testing.T) {
+	s := newSeat(t, false, false, 3, 1)
+	head, own := []byte("head"), make([]byte, maxCopied/2)
+	s.server.mu.Lock()
+	s.server.copied = 0
+	for i := range byte(2) {
+		a := &controller.Action{Kind: controller.Send, Wire: wire.KindReport, Payload: head}
+		for w := range s.workers {
+			a.To = append(a.To, s.workers[w].link.number)
+			a.Own = append(a.Own, append(own[:len(own):len(own)], i, byte(w)))
+		}
+		s.server.send(a)
+	}
+	copy(head, "none") // State uses the memory of its payloads again
+	full := s.server.takeFull(nil)
+	s.server.mu.Unlock()
+	leave(full)
+	for w, f := range s.workers {
+		for i := range byte(2) {
+			kind, payload, err := f.Recv()
+			for err == nil && kind != wire.KindReport {
+				kind, payload, err = f.Recv()
+			}
+			if want := slices.Concat([]byte("head"), own, []byte{i, byte(w)}); err != nil || !bytes.Equal(payload, want) {
+				t.Fatalf("worker %d has %d bytes, %v, for message %d, want %d", w, len(payload), err, i, len(want))
+			}
+		}
+	}
 }

@@ -80,6 +80,7 @@ type Server struct {
 	last    uint64 // connection
 	actions []controller.Action
 	whole   []byte  // scratch of send
+	copied  int     // bytes of send's messages that differ by their receivers, since run began
 	armed   int64   // when due fires, on State's clock; 0: it does not
 	full    []*link // have frames that wait for a flush
 	closed  bool
@@ -488,6 +489,7 @@ func (s *Server) hangUp(c *link) {
 }
 
 func (s *Server) run(ev *controller.Event) {
+	s.copied = 0
 	s.actions = s.state.Step(ev, s.actions[:0])
 	for i := range s.actions {
 		s.do(&s.actions[i])
