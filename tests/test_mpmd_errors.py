@@ -116,6 +116,13 @@ def test_functions_that_cannot_be_partitioned(devices):
         y = mpmd.named_computation(jnp.sin, name="block 0")(x)
         return mpmd.named_computation(jnp.cos, name="block 0")(mpmd.named_computation(jnp.tan, name="block 1")(y))
 
+    def looping(x):
+        step = jax.jit(lambda x: mpmd.named_computation(jnp.sin, name="block 0")(x))  # may be in a function, too
+        return jax.lax.fori_loop(0, 3, lambda _, x: step(x), step(x))
+
+    def branching(x):
+        return jax.lax.cond(x[0] > 0, lambda x: mpmd.named_tensor(x, "targets"), jnp.sin, x)
+
     line = stranger.__code__.co_firstlineno + 1
     x, cfg = np.ones(3, "f"), config(devices, 2)
     for function, code, text in [
@@ -126,10 +133,13 @@ def test_functions_that_cannot_be_partitioned(devices):
         (in_order, "UNIMPLEMENTED", "ordered effects"),
         (twice, "INVALID_ARGUMENT", "by a name of its own, without a stage"),
         (complex_result, "INVALID_ARGUMENT", "keep complex numbers inside of named computations"),
+        (looping, "UNIMPLEMENTED", "the named computation 'block 0' is in a loop (scan, fori_loop or while_loop)"),
+        (branching, "UNIMPLEMENTED", "the named tensor 'targets' is in a branch (cond or switch)"),
     ]:
         with pytest.raises(pathways.PathwaysError, match=re.escape(text)) as error:
             mpmd.jit(function, cfg).lower(x)
         assert error.value.code == code
+    mpmd.jit(mpmd.named_computation(looping, name="block 0"), cfg).lower(x)
     with pytest.raises(pathways.PathwaysError, match="is for functions without gradients.*IsForwardFragment"):
         mpmd.jit(train, config(devices, 2, "ParallelPipelinesWithWrapAround")).lower(*numbers(2, 2))
     pinned = NamedSharding(cfg.topology["m0"], P(), memory_kind="pinned_host")

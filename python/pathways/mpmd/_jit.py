@@ -107,7 +107,8 @@ class Jitted:
 
         Raises:
           PathwaysError: INVALID_ARGUMENT if the function cannot be partitioned by this config: the message is that of
-            jaxlib's passes; UNIMPLEMENTED for callbacks and ordered effects inside.
+            jaxlib's passes; UNIMPLEMENTED for callbacks and ordered effects inside, and for named computations in loops
+            or branches.
         """
         if not getattr(jax.config, "jax_use_shardy_partitioner", True):
             raise failed_precondition("pathways.mpmd needs Shardy; set jax_use_shardy_partitioner")
@@ -262,6 +263,13 @@ def _refuse(module: ir.Module, num_arguments: int) -> None:
         target = ir.StringAttr(op.attributes["call_target_name"]).value
         if "python" in target and "callback" in target:
             raise unimplemented(f"the function has a callback (jax.debug.print, say), {UNSUPPORTED}")
+    for line, kind, name, (control, of) in _marks.controlled(module):
+        what = f"the named {kind} {name!r}" if kind in ("computation", "tensor") else f"an mpmd.{kind}"
+        instead = "unroll it with a Python loop" if control == "loop" else "decide in Python"
+        raise unimplemented(
+            f"{line}: {what} is in a {control} ({of}), which jaxlib's passes cannot cut into fragments; put the "
+            f"whole {control} into one named computation, or {instead}"
+        )
 
 
 def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,18 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, mpmd
 
 MARK = re.compile(r"mpmd\.(computation|tensor|call|reduce|broadcast)\.([^/()]*)")
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+CONTROL = {
+    "stablehlo.while": ("loop", "scan, fori_loop or while_loop"),
+    "stablehlo.case": ("branch", "cond or switch"),
+    "stablehlo.if": ("branch", "cond"),
+}
 COUNTER_BITS = 32  # of call_counter, which the dialect has as ui32
 
 
@@ -100,6 +105,44 @@ class _Rewriting:
             else:
                 new = mpmd.BroadcastOp(operand)
         _take_over(op, list(new.operation.results))
+
+
+class Controlled(NamedTuple):
+    """A mark in a loop or a branch that is itself in no named computation: no fragment can contain it."""
+
+    line: str  # "file:line"
+    kind: str  # of the mark
+    name: str
+    control: tuple[str, str]  # what it is in, of CONTROL
+
+
+def controlled(module: ir.Module) -> Iterator[Controlled]:
+    """Yields the marks in loops and branches. Inside of a named computation, loops may contain what they like."""
+    symbols, marked = ir.SymbolTable(module.operation), _marked_functions(module.operation)
+    seen = set()
+
+    def visit(function: str, control: tuple[str, str] | None) -> Iterator[Controlled]:
+        if (function, control) in seen:
+            return
+        seen.add((function, control))
+        for op in operations(symbols[function].operation, "func.call"):
+            inside = control or _control_of(op)
+            mark = MARK.search(_path(op.location).rpartition("/")[2])
+            if mark and inside:
+                yield Controlled(_line(op.location), mark[1], urllib.parse.unquote(mark[2]), inside)
+            callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+            if callee in marked and not (mark and mark[1] == "computation"):
+                yield from visit(callee, inside)
+
+    yield from visit("main", None)
+
+
+def _control_of(op: ir.Operation) -> tuple[str, str] | None:
+    """Returns the loop or branch of its function that an operation is in."""
+    while (op := op.parent.operation).name != "func.func":
+        if op.name in CONTROL:
+            return CONTROL[op.name]
+    return None
 
 
 def _take_over(op: ir.Operation, results: list[Any]) -> None:
