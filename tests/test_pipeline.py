@@ -445,6 +445,10 @@ def test_pipelines_that_cannot_be_are_refused(devices):
         (lambda: tied((1, "w"), (2, "w")), "tied names stage 2; expected one of 2 stages"),
         (lambda: tied((1, "w"), (0, "w")), "the parameter 'w' of stage 1 is tied, and also in that stage's params"),
         (lambda: tied((1, "v"), (0, "v")), "stage 0 has no parameter 'v'; expected one of"),
+        (
+            lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, loss=loss).value_and_grad(batch, batch[:2]),
+            r"the batch has the shape \(16, 8\), and the targets \(2, 8\); expected targets with as many rows",
+        ),
         (lambda: pipe.forward(batch), r"shape \(16, 8\) cannot be split into 3 microbatches"),
         (lambda: pipe.forward(3.0), "cannot be split"),
         (lambda: pipe.forward(batch[:3], params=[]), "parameters of 0 stages; expected 1"),

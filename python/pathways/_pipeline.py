@@ -159,7 +159,8 @@ class Pipeline:
 
         Args:
           batch: as in `forward`.
-          targets: the second argument of the loss: an array or a pytree of them, divided like the batch.
+          targets: the second argument of the loss: an array or a pytree of them, divided like the batch, and with as
+            many rows.
           params: a pytree for each stage; None means the pipeline's own.
 
         Returns:
@@ -167,11 +168,13 @@ class Pipeline:
           shapes, dtypes and shardings. It does not wait for them.
 
         Raises:
-          PathwaysError: INVALID_ARGUMENT for rows that cannot be divided, a wrong number of params, or a loss that is
-            not a real number; FAILED_PRECONDITION for a pipeline without a loss.
+          PathwaysError: INVALID_ARGUMENT for rows that cannot be divided, targets with another number of rows than the
+            batch, a wrong number of params, or a loss that is not a real number;
+            FAILED_PRECONDITION for a pipeline without a loss.
         """
         if self._parts[-1].loss is None:
             raise _no_loss()
+        _check_rows(batch, targets)
         if self._auto and self.plan is None:
             self.measure(batch, targets, params)
         self._timeline = _timeline.recording or self._timeline
@@ -210,6 +213,7 @@ class Pipeline:
                 "stages cannot be timed while a program is captured, since nothing runs; call"
                 " pipeline.measure(batch, targets) before",
             )
+        _check_rows(batch, targets)
         x = _cut(batch, self.microbatches, self.shardings[0])[0]
         y = _cut(targets, self.microbatches, self.shardings[-1])[0]
         given, own = self._given(params), self.params if params is None else params  # without those tied to others
@@ -371,6 +375,19 @@ def _rows_of(places: Sequence[int], shardings: Sequence[Sharding]) -> list[str]:
 
 
 # --- batches ---
+
+
+def _check_rows(batch: Any, targets: Any) -> None:
+    """Refuses targets with other numbers of rows: a microbatch's would fail in the loss, or be broadcast there."""
+    shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (batch, targets)]
+    rows, wanted = ({shape[0] for shape in each if shape} for each in shapes)
+    if not wanted <= rows:
+        of_batch, of_targets = (", ".join(map(str, each)) for each in shapes)
+        raise PathwaysError(
+            "INVALID_ARGUMENT",
+            f"the batch has the shape {of_batch}, and the targets {of_targets}; expected targets with as many rows, "
+            "which are the first dimension, as the batch",
+        )
 
 
 def _cut(batch: Any, microbatches: int, sharding: Sharding) -> list[Any]:
