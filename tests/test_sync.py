@@ -201,8 +201,9 @@ def test_what_cannot_be_sent_is_refused(meshes):
     ):
         with pytest.raises(pathways.PathwaysError, match=said):
             pathways.sync(tree, to)
-    with pytest.raises(pathways.PathwaysError, match="expected a floating-point one"):
-        pathways.sync(params, layout, dtype=jnp.int8)
+    for dtype in ("int8", "foo"):
+        with pytest.raises(pathways.PathwaysError, match=f"sync's dtype is '{dtype}'; expected a floating-point one"):
+            pathways.sync(params, layout, dtype=dtype)
     copy = pathways.sync(params, layout)
     for tree, said in (
         ({"w": params["w"][:2]}, r"params\['w'\] was float32\[4\] when sync was called, and is float32\[2\]"),

@@ -249,8 +249,8 @@ def sync(params: Any, to: Any, *, dtype: Any = None) -> Weights:
       `Weights`, with the methods `push`, `latest` and `wait`.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT if a leaf is not an array of Pathways, or `to` is neither a sharding nor a prefix
-        of the tree.
+      PathwaysError: INVALID_ARGUMENT if a leaf is not an array of Pathways, `to` is neither a sharding nor a prefix of
+        the tree, or dtype is not a floating-point one.
     """
     from pathways import _sync
 

@@ -77,8 +77,10 @@ class Weights:
                     "INVALID_ARGUMENT", f"sync sends JAX arrays, and {_at(path)} is {type(x)}; use jax.device_put first"
                 )
         targets = self._targets(params, to)
-        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
-            raise PathwaysError("INVALID_ARGUMENT", f"the dtype is {dtype}; expected a floating-point one, or None")
+        if dtype is not None and not _is_floating(dtype):
+            raise PathwaysError(
+                "INVALID_ARGUMENT", f"sync's dtype is {dtype!r}; expected a floating-point one, or None"
+            )
         self._avals = [(x.shape, x.dtype) for x in leaves]
         dtypes = [_cast_of(x, dtype) for x in leaves]
 
@@ -237,6 +239,13 @@ def _at(path: str) -> str:
 
 def _is_key(x: jax.Array) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _is_floating(dtype: Any) -> bool:
+    try:
+        return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:  # it is none
+        return False
 
 
 def _refuse_traced(leaves: Sequence[Any]) -> None:
