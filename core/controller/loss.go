@@ -14,7 +14,7 @@ import (
 // then on an array is only on its other devices, and operations that would read the lost shards fail with DATA_LOSS.
 
 // onceReplaced tells a user what to do about arrays that were lost with a worker.
-const onceReplaced = "pathways.events() tells when another worker takes its place, and the array can then be made again"
+const onceReplaced = "if another worker takes its place, pathways.events() tells, and the array can then be made again"
 
 // errShards is the error of operations that read shards which were lost with a worker.
 func (st *State) errShards(w *worker) error {

@@ -226,8 +226,8 @@ func (st *State) board(host, own string) *wire.Board {
 func quoted(s string) string { return `"` + s + `"` }
 
 // afterLoss says what a user can do after a worker is lost.
-const afterLoss = "arrays on its devices are lost, others are not; pathways.events() tells when another worker takes " +
-	"its place, and this script can then make them again and go on"
+const afterLoss = "arrays on its devices are lost, others are not; if another worker takes its place, " +
+	"pathways.events() tells, and this script can then make them again and go on"
 
 // errStopped is why a worker has gone that was told to stop, and said so.
 var errStopped = status.New(status.Unavailable, "it was stopped")
