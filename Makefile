@@ -173,7 +173,7 @@ bench-c: $(VENV)/.installed ## measure a tiny run through the C API against the 
 		out/overhead
 
 .PHONY: bench-paper
-bench-paper: $(VENV)/.installed $(PEERS)/.installed ## repeat the paper's dispatch experiments; writes out/paper/README.md
+bench-paper: $(VENV)/.installed $(PEERS)/.installed ## repeat the paper's experiments; writes out/paper/README.md
 	GO=$(GO) $(VENV)/bin/python tests/bench/paper.py $(BENCH)
 
 .PHONY: bench-peers

@@ -92,7 +92,9 @@ def page(rows):
         f" a batch of {BATCH} sequences of 64 bytes is split over the workers, each of which has all weights. All"
         " workers share the same processors, so more of them make nothing faster; they only add the sum of gradients."
         " The PyTorch models have the same shapes; DDP sums gradients, and FSDP splits the weights over its processes."
-        " JAX in one process has as many devices as the others have workers. Higher is better."
+        " JAX in one process has as many devices as the others have workers. Higher is better. Each other system"
+        " takes turns with ours by itself, and a ratio is of these turns alone, while our speed is the median of all"
+        " turns: so a ratio may differ from that of the two speeds above it."
     )
     for model, title in MODELS.items():
         of = [row for row in rows if row["model"] == model]

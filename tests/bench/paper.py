@@ -1,4 +1,4 @@
-"""Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
+"""Repeats the experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
 
     python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,delay,…] [--out DIR]
 
@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -476,6 +477,25 @@ FIGURES = {
 }
 
 
+def where():
+    """The machine and the day, as a section says them."""
+    cpus = pathlib.Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.*)", cpus.read_text()) if cpus.exists() else None
+    return f"{os.cpu_count()} processors, {named[1] if named else platform.machine()}, on {time.strftime('%-d %B %Y')}"
+
+
+def section(lines, measured):
+    """The lines of a section, which say below its title where it was measured."""
+    return [*lines[:2], *([*paragraph(f"Measured on {measured}.")] if measured and lines else []), *lines[2:]]
+
+
+def contents(lines):
+    """Links to the sections of a page."""
+    titles = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    links = [(title, re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")) for title in titles]
+    return [*(f"- [{title}](#{link})" for title, link in links), ""]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: some minutes")
@@ -492,14 +512,22 @@ def main():
     data = json.loads(store.read_text()) if store.exists() else {}
     for number in said.figures.split(","):
         data[number] = FIGURES[number][0](said.quick)
+        data.setdefault("measured", {})[number] = where()
         store.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-    text = ["# The paper's dispatch experiments, on this machine", ""]
-    text += [f"jax {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} processors for all of it."]
-    text += ["Written by `make bench-paper`; [how it is measured](../../tests/bench/README.md).", ""]
-    data = json.loads(store.read_text())
+    text = ["# The experiments of the Pathways paper", ""]
+    text += paragraph(
+        "The figures and tables of the paper (Barham et al., MLSys 2022) that are repeated here, beside other systems"
+        " and with targets, and what sharing, traces and new weights cost. `make bench-paper` writes the sections, and"
+        " some have notes of other runs. Each says on which machine it was measured, and when, unless a simulated clock"
+        " makes that irrelevant: compare numbers within a section, not between sections. All have jax"
+        f" {jax.__version__}, Python {platform.python_version()} and {os.cpu_count()} processors for everything."
+        " [How it is measured](../../tests/bench/README.md)."
+    )
+    data, sections = json.loads(store.read_text()), []
     for number, (_, page) in FIGURES.items():
         if number in data:
-            text += [*page(data[number]), ""]
+            sections += [*section(page(data[number]), data.get("measured", {}).get(number)), ""]
+    text += [*contents(sections), *sections]
     written = said.out / "README.md"
     written.write_text("\n".join(text))
     figures.draw(written)
