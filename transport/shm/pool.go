@@ -67,6 +67,7 @@ type Pool struct {
 		owner uint64
 		bytes *int64 // nil: none
 	}
+	made    sync.Cond   // a segment was made, or will not be; uses mu
 	waiting []*want     // in the order of asking
 	round   uint64      // of serve
 	idle    []*Segment  // without blocks, the longest idle first
@@ -94,11 +95,20 @@ type Arena struct {
 	used     int64 // bytes of blocks
 	listed   bool  // in Pool.arenas
 	numbers  uint32
-	grows    bool   // a segment is being made
+	coming   []*coming
+	grows    bool   // one of these is for a request that waits
 	round    uint64 // of serve, in which there was
 	dry      int    // no block of this size
 	closed   error
 	asked    sync.WaitGroup // requests that wait, or are being answered
+}
+
+// coming is a segment that is being made.
+type coming struct {
+	number uint32
+	size   int64
+	left   int64 // bytes that nobody has asked for yet
+	done   bool  // it is there, or will not be
 }
 
 // Block is a piece of memory. Data is 64-byte aligned.
@@ -122,7 +132,7 @@ func NewPool(config Config) *Pool {
 		config.Idle = 10 * time.Second
 	}
 	p := &Pool{config: config, all: map[*Segment]struct{}{}, arenas: map[*Arena]struct{}{}, owned: map[uint64]*int64{}}
-	p.settled.L = &p.mu
+	p.settled.L, p.made.L = &p.mu, &p.mu
 	return p
 }
 
@@ -266,8 +276,8 @@ func (a *Arena) Try(owner uint64, size int) *Block {
 	return a.take(owner, size)
 }
 
-// Make returns a block without an owner, and does not wait: it is of memory at hand, or of a segment that Make makes.
-// The bytes are not zero.
+// Make returns a block without an owner, and does not wait for others' blocks: it is of memory at hand, or of a segment
+// that is being made or that Make makes. The bytes are not zero.
 //
 // Errors: RESOURCE_EXHAUSTED where what others have leaves no room, or the system
 // refuses; the arena's error when it is closed.
@@ -280,13 +290,18 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 	}
 	p := a.pool
 	p.mu.Lock()
-	if a.closed != nil {
-		defer p.mu.Unlock()
-		return nil, a.closed
-	}
-	if b := a.take(owner, size); b != nil {
-		p.mu.Unlock()
-		return b, nil
+	for {
+		if a.closed != nil {
+			defer p.mu.Unlock()
+			return nil, a.closed
+		}
+		if b := a.take(owner, size); b != nil {
+			p.mu.Unlock()
+			return b, nil
+		}
+		if !a.awaits(size) {
+			break
+		}
 	}
 	need, gone := p.room(size, a)
 	if p.mapped+need > p.config.Limit {
@@ -297,25 +312,46 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 			"use, of %d that this process's transfers may use; release what is no longer needed or raise the limit", size,
 			a.purpose, mapped, p.config.Limit)
 	}
-	number := a.reserve(need)
+	c := a.reserve(need, size)
 	p.mu.Unlock()
 	unmap(gone)
-	return a.extend(number, need, &want{arena: a, owner: owner, size: size})
+	return a.extend(c, &want{arena: a, owner: owner, size: size})
 }
 
-// reserve counts a segment that is to be made, and returns its number.
-func (a *Arena) reserve(size int64) (number uint32) {
-	a.pool.mapped += size
-	a.mapped += size
+// awaits waits for a segment that is being made and has room for a block that nobody has asked for. It returns false if
+// there is none. Without it, blocks that are asked for at once would each be given a segment, and each of these would
+// be as long as those before.
+func (a *Arena) awaits(size int) bool {
+	for _, c := range a.coming {
+		if c.left >= int64(size) {
+			c.left -= roundUp(int64(size), align)
+			for !c.done {
+				a.pool.made.Wait()
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// reserve counts a segment that is to be made for a block.
+func (a *Arena) reserve(need int64, size int) *coming {
+	a.pool.mapped += need
+	a.mapped += need
 	a.numbers++
-	return a.numbers
+	c := &coming{number: a.numbers, size: need, left: need - roundUp(int64(size), page)}
+	a.coming = append(a.coming, c)
+	return c
 }
 
 // extend makes a segment that was reserved, and takes a block from it. It is called without the lock.
-func (a *Arena) extend(number uint32, size int64, w *want) (b *Block, err error) {
+func (a *Arena) extend(c *coming, w *want) (b *Block, err error) {
 	p := a.pool
-	s, err := newSegment(a, number, size)
+	s, err := newSegment(a, c.number, c.size)
 	p.mu.Lock()
+	a.coming = slices.DeleteFunc(a.coming, func(other *coming) bool { return other == c })
+	c.done = true
+	p.made.Broadcast()
 	if w.grows {
 		p.waiting = slices.DeleteFunc(p.waiting, func(other *want) bool { return other == w })
 		a.grows = false
@@ -330,8 +366,8 @@ func (a *Arena) extend(number uint32, size int64, w *want) (b *Block, err error)
 			p.rest(s) // other memory came back meanwhile
 		}
 	} else {
-		p.mapped -= size
-		a.mapped -= size
+		p.mapped -= c.size
+		a.mapped -= c.size
 	}
 	gone := p.serve()
 	p.mu.Unlock()
@@ -499,9 +535,9 @@ func (p *Pool) serve() (gone []*Segment) {
 			full = true
 			return false
 		}
-		number := w.arena.reserve(need)
+		c := w.arena.reserve(need, w.size)
 		w.grows, w.arena.grows = true, true
-		go func() { w.tell(w.arena.extend(number, need, w)) }()
+		go func() { w.tell(w.arena.extend(c, w)) }()
 		return false
 	})
 	return gone

@@ -477,3 +477,22 @@ func TestHugePagesOfAPeerAreRefused(t *testing.T) {
 	statustest.Fails(t, "huge pages",
 		statustest.Of(NewPool(Config{}).MapToRead(os.NewFile(uintptr(fd), "test"), huge)), status.InvalidArgument)
 }
+
+// Blocks that are asked for at once share the segments that are made for them.
+func TestBlocksMadeAtOnceShareSegments(t *testing.T) {
+	p := NewPool(Config{})
+	a := p.Arena("blocks", true, nil)
+	var all sync.WaitGroup
+	for range 60 {
+		all.Go(func() {
+			b, err := a.Make(512 << 10)
+			statustest.Check(t, err)
+			t.Cleanup(b.Release)
+		})
+	}
+	all.Wait()
+	if s := p.Stats(); s.Mapped > 2*s.Used["blocks"] {
+		t.Errorf("%d bytes are mapped for blocks of %d", s.Mapped, s.Used["blocks"])
+	}
+	t.Cleanup(p.Trim)
+}
