@@ -159,19 +159,27 @@ func (p *program) show(r *wire.Report, address string) error {
 
 // showWorkers prints the islands and their workers.
 func showWorkers(w io.Writer, r *wire.Report) {
-	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION\tTO OTHERS")
+	fmt.Fprintln(w, "ISLAND\tWORKER\tPID\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION\tTO OTHERS")
 	for i, k := range r.EachWorker() {
 		kind := ""
 		if len(k.Devices) > 0 {
 			kind = k.Devices[0].Kind
 		}
-		fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\t%s\t%d up\n", i.Name, i.Platform, k.Process.GetName(),
-			len(k.Devices), kind, size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, wire.Age(k.SilentMs),
-			stateOf(k.Link), k.Last.GetConnected())
+		fmt.Fprintf(w, "%s (%s)\t%s\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\t%s\t%d up\n", i.Name, i.Platform,
+			k.Process.GetName(), pidOf(k), len(k.Devices), kind, size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(),
+			k.Gangs, wire.Age(k.SilentMs), stateOf(k.Link), k.Last.GetConnected())
 	}
 	if len(r.Islands) == 0 {
 		fmt.Fprintln(w, "no workers yet")
 	}
+}
+
+// pidOf returns the number of a worker's process on its machine; "?" if it did not say.
+func pidOf(k *wire.Report_Worker) string {
+	if k.Pid == 0 {
+		return "?"
+	}
+	return fmt.Sprint(k.Pid)
 }
 
 // showSessions prints the sessions, if there are any.

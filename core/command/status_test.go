@@ -195,17 +195,18 @@ func TestStatusShowsConnectionsThatBroke(t *testing.T) {
 func TestShowSaysTheStateOfEachConnection(t *testing.T) {
 	r := &wire.Report{
 		Islands: []*wire.Report_Island{{Name: "a", Platform: "cpu", Workers: []*wire.Report_Worker{
-			{Process: &wire.Process{Name: "w0"}, Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, CutMs: 3000, LastMs: 3000},
+			{Process: &wire.Process{Name: "w0"}, Pid: 4711,
+				Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, CutMs: 3000, LastMs: 3000},
 				Last: &wire.Heartbeat{Connected: 2}},
 			{Process: &wire.Process{Name: "w1"}, Link: &wire.Report_Link{LeaseMs: 10_000}},
 			{Process: &wire.Process{Name: "w2"}}}}},
 		Sessions: []*wire.Report_SessionReport{{Name: "train", Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 2,
 			LastMs: 60_000, BackMs: 12}}},
 	}
-	want := "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION\tTO OTHERS\n" +
-		"a (cpu)\tw0\t0 × \t0 B\t0\t0\t0s ago\tnone for 3s\t2 up\n" +
-		"a (cpu)\tw1\t0 × \t0 B\t0\t0\t0s ago\tup\t0 up\n" +
-		"a (cpu)\tw2\t0 × \t0 B\t0\t0\t0s ago\tup\t0 up\n"
+	want := "ISLAND\tWORKER\tPID\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION\tTO OTHERS\n" +
+		"a (cpu)\tw0\t4711\t0 × \t0 B\t0\t0\t0s ago\tnone for 3s\t2 up\n" +
+		"a (cpu)\tw1\t?\t0 × \t0 B\t0\t0\t0s ago\tup\t0 up\n" +
+		"a (cpu)\tw2\t?\t0 × \t0 B\t0\t0\t0s ago\tup\t0 up\n"
 	shows(t, showWorkers, r, want)
 	want = "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY\tDEVICE TIME\tAGE" +
 		"\tCONNECTION\n0\ttrain\t?\t?\t0\t0\t0 B\t0 B\t0\t0\t0s\t0s\tup, broke 1m0s ago\n"

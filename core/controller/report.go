@@ -199,7 +199,7 @@ func (a *Answer) worker(found *facts, w *worker) (cost int) {
 	st, devices := a.st, len(w.offer.Devices)
 	bytes := make([]int64, 3*devices)
 	arrays, programs, temps := bytes[:devices:devices], bytes[devices:2*devices:2*devices], bytes[2*devices:]
-	f := workerFacts{w: w, island: w.island.name, report: &wire.Report_Worker{Process: w.process,
+	f := workerFacts{w: w, island: w.island.name, report: &wire.Report_Worker{Process: w.process, Pid: w.hello.Pid,
 		Devices: w.offer.Devices, Last: w.last, SilentMs: (st.now - w.heard) / 1e6, LostInMs: st.lostIn(w) / 1e6,
 		Gangs: uint64(st.busy[w.slot]), Refused: w.refused, ArrayBytes: arrays, ProgramBytes: programs, TempBytes: temps}}
 	if w.lacked.why != nil {

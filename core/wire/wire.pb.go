@@ -9283,6 +9283,7 @@ type Report_Worker struct {
 	ProgramBytes  []int64      `protobuf:"varint,9,rep,packed,name=program_bytes,json=programBytes,proto3" json:"program_bytes,omitempty"` // of code, from the admission of a program's first run there
 	TempBytes     []int64      `protobuf:"varint,10,rep,packed,name=temp_bytes,json=tempBytes,proto3" json:"temp_bytes,omitempty"`         // of computations under way beside these: of the one that takes most
 	LostInMs      int64        `protobuf:"varint,11,opt,name=lost_in_ms,json=lostInMs,proto3" json:"lost_in_ms,omitempty"`                 // when it is lost, unless it is heard of before; 0: it is not
+	Pid           uint32       `protobuf:"varint,12,opt,name=pid,proto3" json:"pid,omitempty"`                                             // its number on its machine, or in its container; 0: it did not say
 	Link          *Report_Link `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9391,6 +9392,13 @@ func (x *Report_Worker) GetTempBytes() []int64 {
 func (x *Report_Worker) GetLostInMs() int64 {
 	if x != nil {
 		return x.LostInMs
+	}
+	return 0
+}
+
+func (x *Report_Worker) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
 	}
 	return 0
 }
@@ -11577,7 +11585,7 @@ const file_wire_proto_rawDesc = "" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x0e\n" +
 	"\x02at\x18\x04 \x01(\x04R\x02at\x120\n" +
-	"\acontent\x18\x05 \x01(\v2\x16.pathways.wire.ContentR\acontent\"\xd5&\n" +
+	"\acontent\x18\x05 \x01(\v2\x16.pathways.wire.ContentR\acontent\"\xe7&\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11619,7 +11627,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Island\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x126\n" +
-	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xe0\x03\n" +
+	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xf2\x03\n" +
 	"\x06Worker\x120\n" +
 	"\aprocess\x18\x01 \x01(\v2\x16.pathways.wire.ProcessR\aprocess\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
@@ -11635,7 +11643,8 @@ const file_wire_proto_rawDesc = "" +
 	"temp_bytes\x18\n" +
 	" \x03(\x03R\ttempBytes\x12\x1c\n" +
 	"\n" +
-	"lost_in_ms\x18\v \x01(\x03R\blostInMs\x12.\n" +
+	"lost_in_ms\x18\v \x01(\x03R\blostInMs\x12\x10\n" +
+	"\x03pid\x18\f \x01(\rR\x03pid\x12.\n" +
 	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x01\n" +
 	"\x04Link\x12\x15\n" +
 	"\x06cut_ms\x18\x01 \x01(\x03R\x05cutMs\x12\x12\n" +
