@@ -178,8 +178,12 @@ func (c *Chain) Silent(k *wire.Report_Worker, elsewhere bool, depth int) bool {
 	if k.SilentMs < Quiet(c.Report.HeartbeatMs) {
 		return false
 	}
-	c.Say(depth, "%s has said nothing for %v: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be "+
-		"reached", k.Process.GetName(), wire.Age(k.SilentMs))
+	resume := "kill -CONT"
+	if k.Pid != 0 {
+		resume += fmt.Sprintf(" %d", k.Pid)
+	}
+	c.Say(depth, "%s has said nothing for %v: it is stopped (%s resumes it), it hangs, other work leaves it no "+
+		"processor, or its machine cannot be reached", k.Process.GetName(), wire.Age(k.SilentMs), resume)
 	if c.Silents != nil {
 		c.Silents[k.Process.GetNumber()] = true
 	}

@@ -49,9 +49,10 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 		want  string
 	}{
 		{"a worker that is silent", inReduce(2),
-			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 6200, LostInMs: 13800},
-			"    w1 has said nothing for 6.2s: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be " +
-				"reached\n      unless it goes on, it is lost in 13.8s, and what waits for it fails then\n"},
+			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, Pid: 4711, SilentMs: 6200, LostInMs: 13800},
+			"    w1 has said nothing for 6.2s: it is stopped (kill -CONT 4711 resumes it), it hangs, other work leaves " +
+				"it no processor, or its machine cannot be reached\n" +
+				"      unless it goes on, it is lost in 13.8s, and what waits for it fails then\n"},
 		{"a worker that is late", inReduce(2),
 			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 5900},
 			"    w1 has not reached it\n"},
@@ -91,8 +92,8 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 func TestWhySaysForHowLongASilentWorkerIsWaitedFor(t *testing.T) {
 	const silent = "session 1, a: 3 operations under way\n" +
 		"  jit_f (called at f.py:1), and 2 operations after it, wait for w1\n" +
-		"    w1 has said nothing for 6.2s: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be " +
-		"reached\n"
+		"    w1 has said nothing for 6.2s: it is stopped (kill -CONT resumes it), it hangs, other work leaves it no " +
+		"processor, or its machine cannot be reached\n"
 	for _, c := range []struct {
 		lostIn, stuckAfter int64
 		elsewhere          bool

@@ -576,8 +576,8 @@ func (st *State) listen() {
 			w.heard = st.now
 		case c.cuts.isCut(): // its link bounds that
 		case silence > 0 && st.now-w.heard >= silence:
-			st.expel(c, status.New(status.Unavailable, "worker %s has said nothing for %.1f s; it hangs, or its machine does",
-				w.name, float64(st.now-w.heard)/1e9))
+			st.expel(c, status.New(status.Unavailable, "worker %s has said nothing for %.1f s; it is stopped or hangs, "+
+				"other work leaves it no processor, or its machine cannot be reached", w.name, float64(st.now-w.heard)/1e9))
 		}
 	}
 }
