@@ -7,12 +7,18 @@ import (
 )
 
 // refusals are the words by which a plugin for CPUs refuses a program that needs what a Python process does for its own
-// programs (capi/partition), and what to say then.
+// programs (capi/partition), or a newer plugin, and what to say then.
 var refusals = []struct{ word, what, needs, instead string }{
 	{"annotate_device_placement",
 		"a program that places arrays by a memory kind (out_shardings, jax.device_put inside of jax.jit, compute_on)",
 		"with this plugin, a Python process, which removes the kinds that mean nothing on a CPU",
 		"Leave them out, or take a newer plugin: pip install --no-deps lammps-jax-pjrt-cpu"},
+	{"unknown attribute code",
+		"a program with an attribute that this plugin's StableHLO does not know, such as jax.shard_map over 8-bit or 4-bit " +
+			"floats on several devices,",
+		"a newer plugin than this one, which `pathways doctor` shows",
+		"Take a newer one (pip install --no-deps lammps-jax-pjrt-cpu), or, for these floats, call " +
+			"jax.config.update(\"jax_use_shardy_partitioner\", False); see docs/guides/plugins.md"},
 	{"opcode `ragged-all-to-all`", collectives, replaces, others},
 	{"opcode `collective-broadcast`", collectives, replaces, others},
 	{"InspectSharding",
@@ -35,7 +41,7 @@ const (
 )
 
 // Refused returns the error of a program that a plugin refused with this text because of something that Python does for
-// others; nil if that was not why.
+// others, or that is newer than the plugin; nil if that was not why.
 func Refused(text string) error {
 	for _, r := range refusals {
 		if strings.Contains(text, r.word) {

@@ -18,5 +18,8 @@ func TestRefusedSaysWhatToDoInstead(t *testing.T) {
 	} {
 		statustest.Fails(t, text, Refused(text), status.Unimplemented, "Python process", instead, "XLA says: "+text)
 	}
+	const newer = "INVALID_ARGUMENT: error: unknown attribute code: 24"
+	statustest.Fails(t, newer, Refused(newer), status.Unimplemented, "a newer plugin", "pathways doctor",
+		"jax_use_shardy_partitioner", "XLA says: "+newer)
 	statustest.Checkf(t, Refused("INTERNAL: something else"), "of something else")
 }
