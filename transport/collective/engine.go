@@ -311,28 +311,27 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 // admit reports whether a call fits its spec and its device has a part in it.
 func (s *site) admit(c *Call) error {
 	if c.Local < 0 || c.Local >= len(s.plan.seats) || s.plan.seats[c.Local].rank < 0 {
-		return status.New(status.FailedPrecondition, "device %d entered %s %d, but the gang has no rank there", c.Local,
-			c.Spec.Op, c.Spec.Site)
+		return status.New(status.FailedPrecondition, "device %d entered %s, but the gang has no rank there", c.Local,
+			c.Spec.Name())
 	}
 	if err := s.plan.seats[c.Local].err; err != nil {
 		return err
 	}
 	spec := s.plan.spec
 	if len(c.Operands) != len(spec.Operands) || len(c.Results) != len(spec.Results) {
-		return status.New(status.InvalidArgument, "%s %d has %d operands and %d results, the call %d and %d", spec.Op,
-			spec.Site,
+		return status.New(status.InvalidArgument, "%s has %d operands and %d results, the call %d and %d", spec.Name(),
 			len(spec.Operands), len(spec.Results), len(c.Operands), len(c.Results))
 	}
 	for i, b := range c.Operands {
 		if want := spec.Operands[i].Bytes(); int64(len(b)) != want {
-			return status.New(status.InvalidArgument, "operand %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site,
-				len(b), spec.Operands[i], want)
+			return status.New(status.InvalidArgument, "operand %d of %s has %d bytes, %s has %d", i, spec.Name(), len(b),
+				spec.Operands[i], want)
 		}
 	}
 	for i, b := range c.Results {
 		if want := spec.Results[i].Bytes(); int64(len(b)) != want {
-			return status.New(status.InvalidArgument, "result %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site,
-				len(b), spec.Results[i], want)
+			return status.New(status.InvalidArgument, "result %d of %s has %d bytes, %s has %d", i, spec.Name(), len(b),
+				spec.Results[i], want)
 		}
 	}
 	return nil

@@ -302,7 +302,7 @@ func TestBadCallsAndSpecsAreRefused(t *testing.T) {
 		{"launch", func(_ *spmd.Spec, c *Call) { c.Launch = 8 }, status.FailedPrecondition, "launch 8"},
 		{"device", func(_ *spmd.Spec, c *Call) { c.Local = 3 }, status.FailedPrecondition, "device 3"},
 		{"short operand", func(_ *spmd.Spec, c *Call) { c.Operands[0] = c.Operands[0][:8] }, status.InvalidArgument,
-			"operand 0 of all-reduce 0 has 8 bytes, f32[4] has 16"},
+			"operand 0 of collective 0 of the program (all-reduce) has 8 bytes, f32[4] has 16"},
 		{"no result", func(_ *spmd.Spec, c *Call) { c.Results = nil }, status.InvalidArgument, "1 results, the call 1 and 0"},
 		{"no group", func(s *spmd.Spec, _ *Call) { s.Groups = nil }, status.InvalidArgument, "rank 0 is in no group"},
 		{"unknown rank", func(s *spmd.Spec, _ *Call) { s.Groups = [][]int{{0, 1}} }, status.InvalidArgument, "rank 1 of 1"},

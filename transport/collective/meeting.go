@@ -293,7 +293,7 @@ func (m *meeting) letGo(err error) { m.let(err, 0) }
 // let is letGo for a caller that has a call in hand; see start.
 func (m *meeting) let(err error, inHand int) {
 	if err != nil {
-		why := status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
+		why := status.Wrap(err, "%s", m.calls[0].Spec.Name())
 		if (m.failed.CompareAndSwap(nil, why) || m.failed.Load() == err) && m.gang.reason() == nil {
 			go m.gang.fail(m.failed.Load())
 		}
@@ -449,7 +449,7 @@ func (f *from) release(board *Board) {
 func (m *meeting) deliver(peer, place int, l letter) {
 	f := &m.peers[peer]
 	if want := m.table.rounds[m.round].gets[peer].bytes; l.size != want {
-		m.fails(status.New(status.Internal, "%s %d: process %d sent %d bytes, %d were expected", m.calls[0].Spec.Op, m.site,
+		m.fails(status.New(status.Internal, "%s: process %d sent %d bytes, %d were expected", m.calls[0].Spec.Name(),
 			m.table.peers[peer], l.size, want))
 	}
 	if l.form != isHere {

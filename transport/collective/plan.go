@@ -177,7 +177,7 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board, ways ways) *
 	for i := range p.seats {
 		if s := &p.seats[i]; s.rank >= 0 && s.table == nil && s.err == nil && p.spec.Op != spmd.CollectivePermute &&
 			p.spec.Op != spmd.CollectiveBroadcast {
-			s.err = status.New(status.InvalidArgument, "rank %d is in no group of %s %d", s.rank, p.spec.Op, p.spec.Site)
+			s.err = status.New(status.InvalidArgument, "rank %d is in no group of %s", s.rank, p.spec.Name())
 		}
 	}
 	return p
@@ -313,7 +313,7 @@ func (p *plan) check() error {
 
 // invalid is an error of the spec.
 func (p *plan) invalid(format string, args ...any) error {
-	return status.Wrap(status.New(status.InvalidArgument, format, args...), "%s %d", p.spec.Op, p.spec.Site)
+	return status.Wrap(status.New(status.InvalidArgument, format, args...), "%s", p.spec.Name())
 }
 
 // checkRanks checks that groups and pairs are of ranks that there are, each in one group and the target of one pair.
@@ -422,7 +422,7 @@ func (p *plan) seat(index int, group []int, self uint64, board *Board, ways ways
 	}
 	err := b.build()
 	if err != nil {
-		err = status.Wrap(err, "%s %d", p.spec.Op, p.spec.Site)
+		err = status.Wrap(err, "%s", p.spec.Name())
 	}
 	for _, t := range append(b.table.lanes, b.table) {
 		t.prune(processes)
@@ -451,9 +451,9 @@ func (p *plan) seat(index int, group []int, self uint64, board *Board, ways ways
 func checkRagged(s *spmd.Spec) error {
 	bad := func() error {
 		return status.New(status.InvalidArgument,
-			"%s %d takes rows, an output of the same type, and four lists of s32 or s64, a multiple of the group long; it has "+
+			"%s takes rows, an output of the same type, and four lists of s32 or s64, a multiple of the group long; it has "+
 				"%v and returns %v",
-			s.Op, s.Site, s.Operands, s.Results)
+			s.Name(), s.Operands, s.Results)
 	}
 	if len(s.Operands) != 6 || len(s.Results) != 1 {
 		return bad()

@@ -184,8 +184,8 @@ func (m *meeting) ragged(s *step) error {
 		for i := place * each; i < (place+1)*each; i++ {
 			a, c, b := starts[i], sizes[i], targets[i]
 			if a < 0 || c < 0 || b < 0 || a > inRows-c || b > outRows-c {
-				return status.New(status.InvalidArgument, "%s %d: member %d sends rows %d to %d of %d to rows from %d on of %d",
-					spec.Op, spec.Site, from, a, a+c, inRows, b, outRows)
+				return status.New(status.InvalidArgument, "%s: member %d sends rows %d to %d of %d to rows from %d on of %d",
+					spec.Name(), from, a, a+c, inRows, b, outRows)
 			}
 			copy(out[b*size:(b+c)*size], in[a*size:(a+c)*size])
 		}

@@ -24,6 +24,11 @@ const (
 // MLIR or needs escaping.
 func (s *Spec) String() string { return s.write(string(appendGroups(nil, s.Groups))) }
 
+// Name is what errors call the collective.
+func (s *Spec) Name() string {
+	return "collective " + strconv.Itoa(s.Site) + " of the program (" + s.Op.String() + ")"
+}
+
 // write implements String, given the text of the groups.
 func (s *Spec) write(groups string) string {
 	b := []byte(s.Op.String())
