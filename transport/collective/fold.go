@@ -131,13 +131,11 @@ func plainKernel(t shape.DType, r spmd.Reduction) (kernel, error) {
 	case shape.U64:
 		k = whole[uint64](r, 0, 1<<64-1)
 	case shape.F32:
-		k = ordered(r, -infinity32, infinity32, float32(math.Copysign(0, -1)))
+		k = ordered(r, -infinity32, infinity32, negativeZero32)
 	case shape.F64:
 		k = ordered(r, -infinity64, infinity64, math.Copysign(0, -1))
-	case shape.F16:
-		k = halves(r, f16, f16Bits)
-	case shape.BF16:
-		k = halves(r, bf16, bf16Bits)
+	case shape.F16, shape.BF16:
+		k = halves(t, r)
 	case shape.C64:
 		k = complexes[complex64](r, func(a, b complex64) complex64 {
 			p, q := times(real(a), imag(a), real(b), imag(b))
