@@ -23,7 +23,7 @@ type kernel struct {
 // sums are additions by vectors, of n bytes, a multiple of stride and not 0.
 type sums struct {
 	first func(acc, a, b *byte, n int)               // acc = 0 + a + b
-	all   func(acc *byte, ins *[]byte, count, n int) // acc = acc + ins[0] + …; count is 1 at least
+	all   func(acc *byte, ins *[]byte, count, n int) // acc = acc + ins[0] + …; count is 1 at least. Or nil
 }
 
 // Three inputs and more are summed at once, so that acc is read and written once: that takes half of the time with
@@ -62,7 +62,7 @@ func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 		}
 		plain(acc[n:], in[n:])
 	}
-	if sums := sumsOf(t, r); sums.all != nil {
+	if sums := sumsOf(t, r); sums.first != nil {
 		k.sumBy(sums, plain)
 	}
 	return k, nil
@@ -73,7 +73,7 @@ func (k *kernel) sumBy(v sums, plain func(acc, in []byte)) {
 	all, begin := k.all, k.begin
 	k.all = func(acc []byte, ins [][]byte) {
 		n := len(acc) / stride * stride
-		if len(ins) < inputsLeast || n == 0 {
+		if v.all == nil || len(ins) < inputsLeast || n == 0 {
 			all(acc, ins)
 			return
 		}

@@ -165,3 +165,79 @@ FIRST(·firstI32AVX, VPADDD)
 FIRST(·firstI64AVX, VPADDQ)
 FIRST(·firstF32AVX, VADDPS)
 FIRST(·firstF64AVX, VADDPD)
+
+// FOLD16 folds f16 as f32, and rounds to nearest even: 64 bytes of in at a time; n is a multiple of 64. op gets the
+// elements of a first, and those of b second: where one is not less or greater, or one is NaN, a minimum or maximum is
+// the second. No f32 here is denormal, so nothing is flushed to zero.
+#define FOLD16(name, op, a, b) \
+TEXT name(SB), NOSPLIT, $0-24 \
+	MOVQ acc+0(FP), DI \
+	MOVQ in+8(FP), SI \
+	MOVQ n+16(FP), CX \
+next: \
+	SUBQ $64, CX \
+	JLT  done \
+	VCVTPH2PS (a), Y0 \
+	VCVTPH2PS 16(a), Y1 \
+	VCVTPH2PS 32(a), Y2 \
+	VCVTPH2PS 48(a), Y3 \
+	VCVTPH2PS (b), Y4 \
+	VCVTPH2PS 16(b), Y5 \
+	VCVTPH2PS 32(b), Y6 \
+	VCVTPH2PS 48(b), Y7 \
+	op Y4, Y0, Y0 \
+	op Y5, Y1, Y1 \
+	op Y6, Y2, Y2 \
+	op Y7, Y3, Y3 \
+	VCVTPS2PH $0, Y0, (DI) \
+	VCVTPS2PH $0, Y1, 16(DI) \
+	VCVTPS2PH $0, Y2, 32(DI) \
+	VCVTPS2PH $0, Y3, 48(DI) \
+	ADDQ $64, SI \
+	ADDQ $64, DI \
+	JMP  next \
+done: \
+	VZEROUPPER \
+	RET
+
+FOLD16(·addF16AVX, VADDPS, DI, SI)
+FOLD16(·mulF16AVX, VMULPS, DI, SI)
+FOLD16(·minF16AVX, VMINPS, SI, DI)
+FOLD16(·maxF16AVX, VMAXPS, SI, DI)
+
+// firstF16AVX writes 0 + a + b of f16 into acc, 64 bytes at a time; n is a multiple of 64. 0 + a needs no rounding.
+TEXT ·firstF16AVX(SB), NOSPLIT, $0-32
+	MOVQ acc+0(FP), DI
+	MOVQ a+8(FP), SI
+	MOVQ b+16(FP), BX
+	MOVQ n+24(FP), CX
+	XORQ DX, DX
+	VPXOR Y15, Y15, Y15
+next:
+	CMPQ DX, CX
+	JGE  done
+	VCVTPH2PS (SI)(DX*1), Y0
+	VCVTPH2PS 16(SI)(DX*1), Y1
+	VCVTPH2PS 32(SI)(DX*1), Y2
+	VCVTPH2PS 48(SI)(DX*1), Y3
+	VCVTPH2PS (BX)(DX*1), Y4
+	VCVTPH2PS 16(BX)(DX*1), Y5
+	VCVTPH2PS 32(BX)(DX*1), Y6
+	VCVTPH2PS 48(BX)(DX*1), Y7
+	VADDPS Y0, Y15, Y0
+	VADDPS Y1, Y15, Y1
+	VADDPS Y2, Y15, Y2
+	VADDPS Y3, Y15, Y3
+	VADDPS Y4, Y0, Y0
+	VADDPS Y5, Y1, Y1
+	VADDPS Y6, Y2, Y2
+	VADDPS Y7, Y3, Y3
+	VCVTPS2PH $0, Y0, (DI)(DX*1)
+	VCVTPS2PH $0, Y1, 16(DI)(DX*1)
+	VCVTPS2PH $0, Y2, 32(DI)(DX*1)
+	VCVTPS2PH $0, Y3, 48(DI)(DX*1)
+	ADDQ $64, DX
+	JMP  next
+done:
+	VZEROUPPER
+	RET
