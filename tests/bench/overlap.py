@@ -22,7 +22,7 @@ import slow  # noqa: E402
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
-RATE = 1000  # megabits a second: gradients are on the line for about half of a step
+RATE = 1000  # megabits a second: gradients are on the line for a third to a half of a step
 STEPS = 2
 LONG = 1 << 16  # bytes of a transfer that is gradients
 COLORS = {"forward": "#56B4E9", "backward": "#0072B2", "update": "#E69F00"}
@@ -64,7 +64,15 @@ def traced(islands, way):
 
 
 def rows(events):
-    """Returns for each worker its computations and its transfers, each a list of (name, begin, end) in seconds."""
+    """Returns for each worker its computations and its transfers, each a list of (name, begin, end) in seconds.
+
+    A worker's bar of a transfer begins when it expects the bytes, which may be long before they can be sent. So a
+    transfer begins here with the last of its workers: before that, none of its bytes is on the line.
+    """
+    moves = [e for e in events if e["ph"] == "X" and e.get("cat") == "move" and e["name"] == "transfer"]
+    starts = {}  # of transfers, by gang
+    for e in moves:
+        starts[e["args"]["gang"]] = max(starts.get(e["args"]["gang"], 0), e["ts"])
     names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
     found = {}
     for e in events:
@@ -75,7 +83,7 @@ def rows(events):
         if e["cat"] == "gang":
             computed.append(bar)
         elif e["name"] == "transfer" and e["args"]["bytes"] >= LONG:
-            sent.append(bar)
+            sent.append((bar[0], min(starts[e["args"]["gang"]] / 1e6, bar[2]), bar[2]))
     return found
 
 
