@@ -14,8 +14,8 @@ var refusals = []struct{ word, what, needs, instead string }{
 		"with this plugin, a Python process, which removes the kinds that mean nothing on a CPU",
 		"Leave them out, or take a newer plugin: pip install --no-deps lammps-jax-pjrt-cpu"},
 	{"unknown attribute code",
-		"a program with an attribute that this plugin's StableHLO does not know, such as jax.shard_map over 8-bit or 4-bit " +
-			"floats on several devices,",
+		"a program with an attribute that this plugin's StableHLO does not know (jax.shard_map over 8-bit or 4-bit floats " +
+			"on several devices has one)",
 		"a newer plugin than this one, which `pathways doctor` shows",
 		"Take a newer one (pip install --no-deps lammps-jax-pjrt-cpu), or, for these floats, call " +
 			"jax.config.update(\"jax_use_shardy_partitioner\", False); see docs/guides/plugins.md"},
