@@ -107,8 +107,7 @@ type Arena struct {
 type coming struct {
 	number uint32
 	size   int64
-	left   int64 // bytes that nobody has asked for yet
-	done   bool  // it is there, or will not be
+	left   int64 // bytes beyond those of the blocks that it is made for
 }
 
 // Block is a piece of memory. Data is 64-byte aligned.
@@ -318,14 +317,13 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 	return a.extend(c, &want{arena: a, owner: owner, size: size})
 }
 
-// awaits waits for a segment that is being made and has room for a block that nobody has asked for. It returns false if
-// there is none. Without it, blocks that are asked for at once would each be given a segment, and each of these would
-// be as long as those before.
+// awaits waits for a segment that is being made and has room left for a block; it returns false if there is none.
+// Without it, blocks that are asked for at once would each get a segment as long as all those before.
 func (a *Arena) awaits(size int) bool {
 	for _, c := range a.coming {
 		if c.left >= int64(size) {
 			c.left -= roundUp(int64(size), align)
-			for !c.done {
+			for slices.Contains(a.coming, c) {
 				a.pool.made.Wait()
 			}
 			return true
@@ -334,7 +332,7 @@ func (a *Arena) awaits(size int) bool {
 	return false
 }
 
-// reserve counts a segment that is to be made for a block.
+// reserve begins a segment for a block: it counts the segment's bytes, and the block's share of them.
 func (a *Arena) reserve(need int64, size int) *coming {
 	a.pool.mapped += need
 	a.mapped += need
@@ -350,7 +348,6 @@ func (a *Arena) extend(c *coming, w *want) (b *Block, err error) {
 	s, err := newSegment(a, c.number, c.size)
 	p.mu.Lock()
 	a.coming = slices.DeleteFunc(a.coming, func(other *coming) bool { return other == c })
-	c.done = true
 	p.made.Broadcast()
 	if w.grows {
 		p.waiting = slices.DeleteFunc(p.waiting, func(other *want) bool { return other == w })
