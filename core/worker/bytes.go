@@ -272,16 +272,18 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint
 	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {
 		left.Add(1)
 		failed := func(err error) {
-			q.blame(g.Session, []uint64{object}, err, func(err error) {
-				written(err)
-				through()
+			q.soon(func() {
+				q.blame(g.Session, []uint64{object}, err, func(err error) {
+					written(err)
+					through()
+				})
 			})
 		}
 		e, err := buf.ToHost(dst)
 		read()
 		if err != nil {
 			copied()
-			q.soon(func() { failed(err) })
+			failed(err)
 			return
 		}
 		e.Then(func(err error) {
@@ -291,7 +293,7 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint
 				through()
 				return
 			}
-			q.soon(func() { failed(err) })
+			failed(err)
 		})
 	}, func(err error) {
 		read() // where it was never filled
