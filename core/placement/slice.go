@@ -523,7 +523,7 @@ func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) 
 // free is the devices that could be granted to a request at once.
 type free struct {
 	loads []load
-	alone bool    // the slice is to be exclusive
+	alone bool    // the request is for an exclusive slice
 	own   int32   // sessions that see the devices, and are the one that asks
 	used  Numbers // by others, where alone
 }
@@ -539,8 +539,8 @@ func (m *Map) freeFor(r *Request, occupied Occupied) free {
 	return f
 }
 
-// has reports whether a device, by its number in the whole cluster, is exclusive to no slice, and if the slice is to be
-// exclusive, not in use.
+// has reports whether a device, by its number in the whole cluster, belongs to no exclusive slice and, for a request of
+// an exclusive one, is not in use.
 func (f *free) has(number int) bool {
 	l := &f.loads[number]
 	return l.exclusive == nil && (!f.alone || l.granted == 0 && l.viewed <= f.own && !f.used.Has(number))

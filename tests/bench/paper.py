@@ -520,7 +520,7 @@ def main():
         " and with targets, and what sharing, traces and new weights cost. `make bench-paper` writes the sections, and"
         " some have notes of other runs. Each says on which machine it was measured, and when, unless a simulated clock"
         " makes that irrelevant: compare numbers within a section, not between sections. All have jax"
-        f" {jax.__version__}, Python {platform.python_version()} and {os.cpu_count()} processors for everything."
+        f" {jax.__version__}, Python {platform.python_version()} and {os.cpu_count()} processors for all systems."
         " [How it is measured](../../tests/bench/README.md)."
     )
     data, sections = json.loads(store.read_text()), []

@@ -217,8 +217,8 @@ func (l *lending) close() {
 	}
 }
 
-// drop has a file unmapped when its last reader gives it back. If it has no reader, the caller has to remove the
-// mapping that it returns. f may be nil.
+// drop unmaps a file once its last reader has returned it. A file without readers is left to the caller, who removes
+// the mapping that drop returns. f may be nil.
 func (f *lender) drop() (old [][]byte) {
 	if f == nil {
 		return nil
