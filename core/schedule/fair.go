@@ -21,9 +21,9 @@ import (
 // charged its estimated cost when it gets its place, and the difference when it has ended and was measured.
 //
 // A new session of a tenant begins at the average of what the tenant's sessions have had: if it began at their virtual
-// time, it would come before the sessions that stay, and so would each further new one. A new tenant does come before
-// others, also before those that have been behind for longer, since a tenant below its share waits for one window at
-// most.
+// time, it would come before the sessions that stay, and so would each further new one. A tenant that comes is served
+// before others while it has had less than they have on average, also before those that have had even less: these have
+// waited for long gangs, and it would wait for theirs. So a tenant below its share waits for one window at most.
 //
 // While a tenant is ahead of another one that has gangs on a device, it may have at most its share of what is placed
 // there; so may a session among those of its tenant. This makes shares hold also for sessions that keep only a few
@@ -448,7 +448,6 @@ func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
 	}
 	p.takes++
 	p.placed++
-	p.served = f.now
 	f.placed++
 }
 

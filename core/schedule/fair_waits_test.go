@@ -3,6 +3,7 @@
 package schedule
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -83,6 +84,34 @@ func TestFairSharesOfClassesBesideASessionThatWaitsForResults(t *testing.T) {
 		if low := float64(b.got[3]) / (10 * second); low < Floor-0.01 || low > 2*Floor {
 			t.Errorf("beside %d gangs at a time the lower class got %.1f %%, expected about %.0f %%", depth, 100*low,
 				100*Floor)
+		}
+	}
+}
+
+// One that comes waits for what has its place, not for those who have waited for that as well, though some of them have
+// had even less than it.
+func TestFairServesOneThatComesBeforeThoseThatHaveWaited(t *testing.T) {
+	for _, lengths := range [][]int64{{1e6, 512e6, 1e6, 512e6}, {256e6, 512e6, 512e6}} {
+		choose := rand.New(rand.NewPCG(0, 1))
+		b := newBench(t, &Fair{Gangs: 512}, 1)
+		for _, length := range append(lengths, 2e6) {
+			id := uint32(len(b.loads) + 1)
+			b.loads = append(b.loads, &load{session: id, tenant: &Tenant{ID: id, Weight: 1}, devices: Devices(0),
+				length: func() int64 { return length }})
+		}
+		one := b.loads[len(lengths)]
+		one.until = 1 // nothing but what it is fed
+		for _, l := range b.loads[:len(lengths)] {
+			b.feed(l)
+		}
+		b.until(2 * second)
+		for b.now < 25*second {
+			b.until(b.now + second/2 + choose.Int64N(second))
+			b.feed(one)
+		}
+		if most := int64(512e6 + DefaultWindow/10); one.delayed > most {
+			t.Errorf("beside runs of %d ns one of 2 ms waited for %.1f ms, expected at most %.1f", lengths,
+				float64(one.delayed)/1e6, float64(most)/1e6)
 		}
 	}
 }

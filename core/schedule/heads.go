@@ -1,6 +1,9 @@
 package schedule
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // head is a gang that waits for a place and is first in its session on all its devices.
 type head struct {
@@ -10,6 +13,7 @@ type head struct {
 	index   int    // in Fair.heads
 	order   uint64 // of becoming a head
 	since   int64  // the time of that
+	comes   bool   // its party has just come to its devices, and has had less there than others
 	groups  []int  // those of its devices
 	version int    // of Fair, for which groups are right
 	paid    int64  // the latest of these groups' turns.paid, for so many of the party's takes
@@ -92,6 +96,9 @@ func (f *Fair) newHead(s *share, g *Gang) {
 	}
 	s.used = true
 	f.locate(h)
+	h.comes = !slices.ContainsFunc(h.groups, func(i int) bool {
+		return p.on[i].sessions > 0 || p.finish[i] > f.average(i)
+	})
 	behind, among := f.behind(h)
 	for _, i := range h.groups {
 		f.begin(s, i, behind, among)
@@ -124,6 +131,22 @@ func (f *Fair) begin(s *share, group int, behind, among float64) {
 		begin -= float64(f.slack(at)) + among
 	}
 	u.finish = max(u.finish, begin)
+}
+
+// average returns the mean finish of the parties with gangs in a group, by their weights; +Inf if there are none. Those
+// that have had less than their share there are below it.
+func (f *Fair) average(group int) float64 {
+	if f.groups[group].parties == 0 {
+		return math.Inf(1)
+	}
+	finish, weights := 0., 0.
+	for _, p := range f.parties {
+		if p.on[group].sessions > 0 {
+			weight := f.weightOf(p, group)
+			finish, weights = finish+weight*p.finish[group], weights+weight
+		}
+	}
+	return finish / weights
 }
 
 // leave removes a head, and makes heads of the session's next gangs.

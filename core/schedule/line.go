@@ -3,8 +3,8 @@ package schedule
 import "math"
 
 // The line is the heads that may get a place now, in the order in which they are asked: first those that are overdue,
-// then those whose party leads least, on the device where it leads most. Of one party, the session that is furthest
-// behind comes first.
+// then those of parties that have just come and are below their share, then those whose party leads least, on the
+// device where it leads most. Of one party, the session that is furthest behind comes first.
 
 // asking is a head that may get the next place, in the line.
 type asking struct {
@@ -18,16 +18,17 @@ var overdue = math.Inf(-1)
 
 func (a *asking) isOverdue() bool { return a.lead == overdue }
 
-// before reports whether a is asked before b. Of equal ones, the one whose party was served longest ago comes first,
-// such as a new party's, and then the one that has waited longer.
+// before reports whether a is asked before b. Of equal ones, the one that has waited longer comes first.
 func (a *asking) before(b *asking) bool {
 	switch {
+	case a.isOverdue() != b.isOverdue():
+		return a.isOverdue()
+	case a.comes != b.comes:
+		return a.comes
 	case a.lead != b.lead:
 		return a.lead < b.lead
 	case a.among != b.among:
 		return a.among < b.among
-	case a.of.served != b.of.served:
-		return a.of.served < b.of.served
 	}
 	return a.order < b.order
 }

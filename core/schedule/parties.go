@@ -14,7 +14,6 @@ type party struct {
 	shares  []*share
 	heads   int       // of its sessions
 	placed  int       // gangs that have not ended
-	served  int64     // when one got its place last
 	takes   int       // calls of take, by gangs
 	finish  []float64 // by group: the virtual time at which its last gang there ends
 	held    []float64 // by group: the virtual time since which it has not kept the devices idle; see mayBeIdle
