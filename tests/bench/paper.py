@@ -413,7 +413,8 @@ def pipeline_page(data):
         " workers. A pipeline has a stage on each worker, and 16 microbatches. The *loop* is GPipe in plain JAX with a"
         f" call for each stage and microbatch. *Without its sums* each worker computes as much as with SPMD, but of its"
         f" own part alone, which trains nothing. They take turns, a step each, for {data['rounds']} rounds (lowest –"
-        " highest). More tokens are better, and less processor time, which is that of all processes together."
+        " highest). More tokens are better, and less processor time, which is that of all processes together. A ratio"
+        " is the median of those of the rounds, so it may differ from that of the two medians beside it."
     )
     text += [*beside_spmd(data["ways"]), ""]
     text += paragraph(
@@ -435,7 +436,8 @@ def narrow_page(data):
         " does a quarter of the work for a token, and its sums have half the bytes, so SPMD spends more of its time in"
         f" sums than above. *Without its sums* it would take {sums:.1%} less time for a step; by the arithmetic above"
         f" the paper's SPMD would take {stages.COLLECTIVES:.1%} less. Here, too, a bubble costs no time, where the"
-        " paper's stages have processors of their own."
+        f" paper's stages have processors of their own. If bubbles took {stages.BUBBLE:.1%} of gpipe's time, it would"
+        f" be {(1 - stages.BUBBLE) * ways['gpipe']['by spmd']['median']:.2f} times as fast as SPMD."
     )
     return [*text, *beside_spmd(ways)]
 
