@@ -256,8 +256,8 @@ func (st *State) computed(g *gang) {
 // name is the name by which users know a gang.
 func (g *gang) name() string {
 	switch {
-	case g.play != nil:
-		return g.play.g.nodes[g.node].name
+	case g.title != "":
+		return g.title
 	case g.program != nil:
 		return g.program.of.info.Name
 	case g.ran != nil:

@@ -68,8 +68,9 @@ type gang struct {
 	payload   []byte // of others, too: what all workers are sent
 	kept      bool   // payload does not change
 	// Of a node of a play, instead of run and payload.
-	play *play
-	node int
+	play  *play // until it is dispatched
+	node  int
+	title string // its name, for errors
 	// inner: all that it makes is released by the play.
 	inner bool
 	// What was asked for: of a Fetch or a Transfer, nil of others.

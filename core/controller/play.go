@@ -171,7 +171,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 		return
 	}
 	g := st.newGang(s, op)
-	g.play, g.node, g.line, g.first, g.inner = p, i, n.line, first, n.inner
+	g.play, g.node, g.title, g.line, g.first, g.inner = p, i, n.name, n.line, first, n.inner
 	p.out++
 	if n.program != nil {
 		g.ofProgram(n.program, n.at)

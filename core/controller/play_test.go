@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,6 +119,25 @@ func TestEndsOfInnerNodesAreReportedWithOthers(t *testing.T) {
 			}
 		}
 		op, object = op+nodes, object+nodes
+	}
+}
+
+// The error of a node that was under way when its worker was lost has the node's name and line.
+func TestALostNodeIsNamed(t *testing.T) {
+	b := newBed(t, Config{}, 2, 1)
+	b.program(2)
+	b.say(b.client, wire.KindGraph, &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{3}, Nodes: []*wire.Node{
+		{Run: &wire.Run{Program: 1, Inputs: []uint64{1}}, Makes: 1},
+		{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: 2, From: 0, To: 1}}},
+			Trace: []byte("train.py:3"), Makes: 1}}})
+	b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 2, First: 2, Inputs: []uint64{1}})
+	for _, w := range b.workers {
+		b.say(w, wire.KindCompleted, &wire.Completed{Ok: []uint64{b.st.gang - 1}})
+	}
+	b.step(Event{Kind: Lost, Conn: b.workers[1], Err: errLeft})
+	const want = " [a transfer of a result of p, called at train.py:3]"
+	if all := b.st.sessions[1].failed; len(all) != 1 || !strings.HasSuffix(all[0].Status.Message, want) {
+		t.Errorf("failed: %v; expected the transfer alone, with%s", all, want)
 	}
 }
 
