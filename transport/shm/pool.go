@@ -2,7 +2,8 @@
 // 64-byte aligned, outside the Go heap, and, where a peer on the same machine is
 // to write into it, shared with that peer.
 //
-// A Pool bounds and counts it all. An Arena is the part of it that serves one
+// A Pool bounds and counts it all. Whatever its own bound, it leaves the host some memory, which all pools of a host
+// look at before they make more: so together they are bounded, too. An Arena is the part of it that serves one
 // purpose and, if it is shared, one peer: no peer can write where another's bytes
 // are, and when a peer is lost its arena is closed, so that what it may still
 // write goes nowhere. Memory comes in segments; a shared one is a memfd, sealed
@@ -19,6 +20,8 @@
 package shm
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -27,6 +30,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/host"
 )
 
 const (
@@ -40,8 +44,11 @@ const (
 
 // Config bounds a Pool. Zero fields take the defaults.
 type Config struct {
-	Limit int64         // bytes of all segments; half of the machine's memory
+	Limit int64         // bytes of all segments; half of the memory that the process may use
 	Idle  time.Duration // how long a segment without blocks stays; 10 s
+	Wait  time.Duration // how long requests wait for memory of the host while none of the pool's comes back; 2 min
+	// Spare returns how many bytes segments may yet take of the host; what the system says.
+	Spare func() int64
 	// Pin announces memory for blocks to devices, and returns a function that announces its end, or nil. It takes
 	// milliseconds, and the function that it returns may have to wait for the devices. Pin is nil if no device needs to
 	// know.
@@ -72,6 +79,7 @@ type Pool struct {
 	round   uint64      // of serve
 	idle    []*Segment  // without blocks, the longest idle first
 	timer   *time.Timer // returns idle segments
+	short   shortage
 }
 
 // want is a request that waits for a block.
@@ -125,10 +133,16 @@ type Block struct {
 // NewPool makes a pool.
 func NewPool(config Config) *Pool {
 	if config.Limit == 0 {
-		config.Limit = machineMemory() / 2
+		config.Limit = cmp.Or(host.Memory(), unknownMemory) / 2
 	}
 	if config.Idle == 0 {
 		config.Idle = 10 * time.Second
+	}
+	if config.Wait == 0 {
+		config.Wait = 2 * time.Minute
+	}
+	if config.Spare == nil {
+		config.Spare = spare
 	}
 	p := &Pool{config: config, all: map[*Segment]struct{}{}, arenas: map[*Arena]struct{}{}, owned: map[uint64]*int64{}}
 	p.settled.L, p.made.L = &p.mu, &p.mu
@@ -228,8 +242,8 @@ func (p *Pool) Arena(purpose string, shared bool, dropped func(*Segment)) *Arena
 // Get calls then with a block of size bytes, on the account of an owner (0 is no owner): before it returns if there is
 // memory at hand, else from another goroutine once memory has been made or has come back. The bytes are not zero.
 //
-// Errors: RESOURCE_EXHAUSTED where the pool can never hold it or the system
-// refuses; the arena's error when it is closed.
+// Errors: RESOURCE_EXHAUSTED where the pool can never hold it, the host has had no memory for it all the time that it
+// may wait, or the system refuses; the arena's error when it is closed.
 func (a *Arena) Get(owner uint64, size int, then func(*Block, error)) {
 	if size == 0 {
 		then(&Block{Data: []byte{}}, nil)
@@ -278,7 +292,7 @@ func (a *Arena) Try(owner uint64, size int) *Block {
 // Make returns a block without an owner, and does not wait for others' blocks: it is of memory at hand, or of a segment
 // that is being made or that Make makes. The bytes are not zero.
 //
-// Errors: RESOURCE_EXHAUSTED where what others have leaves no room, or the system
+// Errors: RESOURCE_EXHAUSTED where what others have leaves no room, in the pool or on the host, or the system
 // refuses; the arena's error when it is closed.
 func (a *Arena) Make(size int) (*Block, error) { return a.MakeFor(0, size) }
 
@@ -342,21 +356,31 @@ func (a *Arena) reserve(need int64, size int) *coming {
 	return c
 }
 
-// extend makes a segment that was reserved, and takes a block from it. It is called without the lock.
+// extend makes a segment that was reserved, and takes a block from it. It is called without the lock. If the host has
+// too little memory and the request waits for more, it returns neither a block nor an error.
 func (a *Arena) extend(c *coming, w *want) (b *Block, err error) {
 	p := a.pool
 	s, err := newSegment(a, c.number, c.size)
 	p.mu.Lock()
 	a.coming = slices.DeleteFunc(a.coming, func(other *coming) bool { return other == c })
 	p.made.Broadcast()
-	if w.grows {
-		p.waiting = slices.DeleteFunc(p.waiting, func(other *want) bool { return other == w })
-		a.grows = false
-	}
-	if err == nil {
+	if a.closed != nil {
 		err = a.closed
 	}
+	var gone []*Segment
+	waits := false
+	if errors.Is(err, errShort) {
+		waits = w.grows && p.lacks()
+		gone = p.strip()
+	}
+	if w.grows {
+		w.grows, a.grows = false, false
+		if !waits {
+			p.waiting = slices.DeleteFunc(p.waiting, func(other *want) bool { return other == w })
+		}
+	}
 	if err == nil {
+		p.short.since = time.Time{}
 		a.segments = append(a.segments, s)
 		p.all[s] = struct{}{}
 		if b = a.take(w.owner, w.size); s.live == 0 {
@@ -366,12 +390,15 @@ func (a *Arena) extend(c *coming, w *want) (b *Block, err error) {
 		p.mapped -= c.size
 		a.mapped -= c.size
 	}
-	gone := p.serve()
+	gone = append(gone, p.serve()...)
 	p.mu.Unlock()
 	if err != nil && s != nil {
 		s.unmap() // it is in no list
 	}
 	unmap(gone)
+	if waits {
+		return nil, nil
+	}
 	return b, err
 }
 
@@ -460,6 +487,7 @@ func (b *Block) Release() {
 		}
 	}
 	if len(p.waiting) > 0 {
+		p.short.since = time.Time{}
 		gone = append(gone, p.serve()...)
 	}
 	p.mu.Unlock()
@@ -478,16 +506,22 @@ func (p *Pool) rest(s *Segment) {
 // Trim returns all segments without blocks to the system.
 func (p *Pool) Trim() {
 	p.mu.Lock()
-	gone := slices.Clone(p.idle)
-	for _, s := range gone {
-		p.remove(s)
-	}
+	gone := p.strip()
 	if p.timer != nil {
 		p.timer.Stop()
 		p.timer = nil
 	}
 	p.mu.Unlock()
 	unmap(gone)
+}
+
+// strip takes all segments without blocks out of the books.
+func (p *Pool) strip() []*Segment {
+	gone := slices.Clone(p.idle)
+	for _, s := range gone {
+		p.remove(s)
+	}
+	return gone
 }
 
 // trim is the timer's.
@@ -510,7 +544,7 @@ func (p *Pool) trim() {
 // serve answers the requests for which there is memory, and begins to make segments for the
 // others in their order. It returns the segments that had to go for it.
 func (p *Pool) serve() (gone []*Segment) {
-	full := false
+	full := p.short.retry != nil
 	p.round++
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *want) bool {
 		if w.grows {
@@ -534,9 +568,16 @@ func (p *Pool) serve() (gone []*Segment) {
 		}
 		c := w.arena.reserve(need, w.size)
 		w.grows, w.arena.grows = true, true
-		go func() { w.tell(w.arena.extend(c, w)) }()
+		go func() {
+			if b, err := w.arena.extend(c, w); b != nil || err != nil {
+				w.tell(b, err)
+			}
+		}()
 		return false
 	})
+	if len(p.waiting) == 0 {
+		p.short.since = time.Time{}
+	}
 	return gone
 }
 

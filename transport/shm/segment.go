@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -77,6 +78,9 @@ type extent struct{ offset, length int64 }
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
+	if err := a.admit(size); err != nil {
+		return nil, err
+	}
 	s := &Segment{Number: number, Size: size, arena: a, free: []extent{{0, size}}}
 	failed := func(what string, err error) error {
 		return status.New(status.ResourceExhausted, "%d bytes of memory for %s could not be allocated (%s): %w", size,
@@ -99,15 +103,40 @@ func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
 			return nil, failed("sealing", err)
 		}
 	}
-	s.data, err = mapped(fd, size, flags, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE, a.shared)
-	if err != nil {
-		if s.File != nil {
-			s.File.Close()
+	s.data, err = mapped(fd, size, flags, unix.PROT_READ|unix.PROT_WRITE)
+	if err == nil {
+		if err = a.fill(s.data); err == nil {
+			s.unpin = a.pool.pin(s.data)
+			return s, nil
 		}
-		return nil, failed("mmap", err)
+		_ = pages.Unmap(s.data)
 	}
-	s.unpin = a.pool.pin(s.data)
-	return s, nil
+	if s.File != nil {
+		s.File.Close()
+	}
+	if errors.Is(err, errShort) {
+		return nil, err
+	}
+	return nil, failed("mmap", err)
+}
+
+// fill has the system give a new segment, which was admitted, its memory: as far as the host still has it.
+func (a *Arena) fill(data []byte) error {
+	for at := 0; at < len(data); at += step {
+		if at > 0 {
+			if err := a.admit(int64(len(data) - at)); err != nil {
+				return err
+			}
+		}
+		piece := data[at:min(at+step, len(data))]
+		if a.shared {
+			_ = pages.Collapse(piece) // or they are small
+		}
+		if err := touch(piece, unix.MADV_POPULATE_WRITE); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pin tells devices of memory, if they want to know.
@@ -150,22 +179,21 @@ func (p *Pool) Settle() {
 	}
 }
 
-// mapped maps memory and touches it, so that no later use faults. If collapse is set, the kernel is asked for huge
-// pages, in which other mappings of the memory then are, too.
-func mapped(fd int, size int64, flags, may, populate int, collapse bool) ([]byte, error) {
+// mapped maps memory, which is to be touched.
+func mapped(fd int, size int64, flags, may int) ([]byte, error) {
 	data, err := pages.Map(fd, size, may, flags)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // a hint
 	}
-	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // a hint
-	if collapse {
-		_ = pages.Collapse(data) // or they are small
+	return data, err
+}
+
+// touch has pages behind memory, so that no later use faults.
+func touch(data []byte, populate int) error {
+	if err := unix.Madvise(data, populate); err != unix.EINVAL {
+		return err
 	}
-	if err := unix.Madvise(data, populate); err != nil && err != unix.EINVAL {
-		_ = pages.Unmap(data)
-		return nil, err
-	} // EINVAL: a kernel before 5.14; pages come when they are touched
-	return data, nil
+	return nil // a kernel before 5.14; pages come when they are touched
 }
 
 func (s *Segment) unmap() {
@@ -254,7 +282,12 @@ func (p *Pool) mapFile(file *os.File, size int64, may, populate int) (*Mapping, 
 		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and announced %d",
 			info.Size, size)
 	}
-	data, err := mapped(fd, size, unix.MAP_SHARED, may, populate, false)
+	data, err := mapped(fd, size, unix.MAP_SHARED, may)
+	if err == nil {
+		if err = touch(data, populate); err != nil {
+			_ = pages.Unmap(data)
+		}
+	}
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "%d bytes of a peer's memory could not be mapped: %w", size, err)
 	}
@@ -292,13 +325,4 @@ func (m *Mapping) Close() {
 	if last {
 		m.pool.release(m.data, m.unpin, 0)
 	}
-}
-
-// machineMemory is the bytes of memory that the machine has.
-func machineMemory() int64 {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return 8 << 30
-	}
-	return int64(info.Totalram) * int64(info.Unit)
 }

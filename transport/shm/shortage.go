@@ -1,0 +1,68 @@
+package shm
+
+import (
+	"errors"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/host"
+)
+
+// The bounds of a host's pools do not add up to one: each has its own, and some processes of a host know nothing of
+// each other. What they all see is the memory that the host has left. So each looks at that whenever it makes a
+// segment, before every step of it: of those that make long ones at once, none then takes more than a step of the
+// memory that is to be left. Nothing is locked and nothing written down, which a process that is stopped or killed
+// could leave behind.
+
+const (
+	step          = 64 << 20 // of a segment
+	retryAfter    = 50 * time.Millisecond
+	unknownMemory = 16 << 30
+)
+
+// shortage is what a pool knows of a lack of memory on its host. Nothing tells of memory that other processes return,
+// so requests that wait for it try again.
+type shortage struct {
+	since time.Time   // nothing has come back to the pool; zero: there is none
+	retry *time.Timer // nil: requests may make segments
+}
+
+// errShort is of a segment that the host has no memory for.
+var errShort = errors.New("this host is short of memory")
+
+// spare returns how many bytes segments may yet take of this host.
+func spare() int64 { return host.Available() - left(host.Memory()) }
+
+// left returns how much of a host's memory, or of a control group's, segments leave to everything else.
+func left(memory int64) int64 { return min(memory/16, 4<<30) }
+
+// admit reports, as an error, that the host has no memory for the rest of a segment.
+func (a *Arena) admit(rest int64) error {
+	spare := a.pool.config.Spare()
+	if rest <= spare {
+		return nil
+	}
+	return status.New(status.ResourceExhausted, "%w: %d bytes for %s are needed, and %d may be taken; release arrays, "+
+		"end other programs, or run fewer workers here", errShort, rest, a.purpose, max(spare, 0))
+}
+
+// lacks has the requests that wait try again in a while, unless they have waited for too long: it returns false then.
+func (p *Pool) lacks() bool {
+	now := time.Now()
+	if p.short.since.IsZero() {
+		p.short.since = now
+	}
+	if now.Sub(p.short.since) >= p.config.Wait {
+		return false
+	}
+	if p.short.retry == nil {
+		p.short.retry = time.AfterFunc(retryAfter, func() {
+			p.mu.Lock()
+			p.short.retry = nil
+			gone := p.serve()
+			p.mu.Unlock()
+			unmap(gone)
+		})
+	}
+	return true
+}
