@@ -22,7 +22,7 @@ import (
 // a region waits for no transfer that comes later; and not for memory that awaited regions keep, for a room is had at
 // once or not at all. A peer without a room may have to wait for other memory before it grants that: rooms leave three
 // quarters of the memory for it (shm.Pool.Keeps), longer blocks than half of it are not awaited, and a block that was
-// granted some waits for no other.
+// granted some waits for no other. Where the host has no more memory, the pool refuses the block after a while.
 
 // copies is the long blocks that are copied to peers on this host.
 type copies struct {
