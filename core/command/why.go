@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +28,8 @@ func (p *program) why() *cobra.Command {
 turn behind other computations, a collective in which another worker is missing, a stopped worker, or a function of its
 own client. Each indented line says what the line above waits for; the last one is the cause.
 
-If the client runs on this machine and py-spy is installed, the Python stack of a function that does not return is
-printed, too.`,
+If the client runs on this machine and py-spy is installed, beside this command or on PATH, the Python stack of a
+function that does not return is printed, too.`,
 		Example: `  pathways why
   pathways why 4`,
 		Args: cobra.MaximumNArgs(1),
@@ -47,7 +48,7 @@ printed, too.`,
 				return err
 			}
 			lines, err := (&reasons{chain.Chain{Report: r, Stack: func(s *wire.Report_SessionReport) []string {
-				return stackOf(cmd.Context(), s)
+				return p.stackOf(cmd.Context(), s)
 			}}}).all(uint32(only))
 			for _, line := range lines {
 				fmt.Fprintln(p.out, line)
@@ -178,7 +179,7 @@ func (w *reasons) others(s *wire.Report_SessionReport) {
 const stackTakes = 5 * time.Second
 
 // stackOf returns the Python stack of a session's client, by py-spy, if both are on this machine.
-func stackOf(ctx context.Context, s *wire.Report_SessionReport) []string {
+func (p *program) stackOf(ctx context.Context, s *wire.Report_SessionReport) []string {
 	_, pid, named := strings.Cut(s.Name, ":") // clients are named HOST:PID, unless they say otherwise
 	host, _ := os.Hostname()
 	if _, err := strconv.Atoi(pid); !named || err != nil {
@@ -188,8 +189,8 @@ func stackOf(ctx context.Context, s *wire.Report_SessionReport) []string {
 	if s.Host != host {
 		return []string{"to see where it is, on " + s.Host + ": " + look}
 	}
-	tool, err := exec.LookPath("py-spy")
-	if err != nil {
+	tool := p.tool("py-spy")
+	if tool == "" {
 		return []string{"to see where it is: pip install py-spy, and " + look}
 	}
 	ctx, cancel := context.WithTimeout(ctx, stackTakes)
@@ -203,4 +204,19 @@ func stackOf(ctx context.Context, s *wire.Report_SessionReport) []string {
 		return []string{fmt.Sprintf("%s failed: %v: %s", look, err, strings.TrimSpace(string(out)))}
 	}
 	return strings.Split(strings.TrimRight(string(out), "\n"), "\n")
+}
+
+// tool returns the path of an installed tool: from beside this command's Python, whose environment need not be active,
+// or from PATH. It returns "" if there is none.
+func (p *program) tool(name string) string {
+	if len(p.Self) > 0 && filepath.IsAbs(p.Self[0]) {
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(p.Self[0]), name)); err == nil {
+			return path
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return ""
+	}
+	return path
 }

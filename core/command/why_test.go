@@ -122,16 +122,43 @@ func TestWhySaysForHowLongASilentWorkerIsWaitedFor(t *testing.T) {
 	}
 }
 
+// spy writes a py-spy of shell commands into a new directory, and returns the directory.
+func spy(t *testing.T, does string) string {
+	t.Helper()
+	dir := t.TempDir()
+	statustest.OK(t, os.WriteFile(filepath.Join(dir, "py-spy"), []byte("#!/bin/sh\n"+does+"\n"), 0o700))
+	return dir
+}
+
+// A py-spy beside this Python is taken before one of PATH, and is found where that environment is not active.
+func TestWhyTakesTheStackByThePySpyBesideItsPython(t *testing.T) {
+	host := statustest.Value(os.Hostname()).OK(t)
+	beside, onPath := spy(t, "echo beside"), spy(t, "echo on PATH")
+	none := t.TempDir()
+	for _, c := range []struct{ self, path, want string }{
+		{filepath.Join(beside, "python"), onPath, "beside"},
+		{filepath.Join(beside, "python"), none, "beside"},
+		{filepath.Join(none, "python"), onPath, "on PATH"},
+		{"python", onPath, "on PATH"},
+		{filepath.Join(none, "python"), none, "to see where it is: pip install py-spy, and py-spy dump --pid 4711"},
+	} {
+		t.Setenv("PATH", c.path)
+		p := &program{Env: Env{Self: []string{c.self}}}
+		said := p.stackOf(t.Context(), &wire.Report_SessionReport{Name: host + ":4711", Host: host})
+		if len(said) != 1 || said[0] != c.want {
+			t.Errorf("with %s and PATH %s it says %q; expected %q", c.self, c.path, said, c.want)
+		}
+	}
+}
+
 // A py-spy that hangs, as a script whose child does, is not waited for.
 func TestWhyEndsWithoutAStackWhereToolsHang(t *testing.T) {
-	dir, host := t.TempDir(), statustest.Value(os.Hostname()).OK(t)
-	script := "#!/bin/sh\necho $0 \"$@\"\nsleep 20\n"
-	statustest.OK(t, os.WriteFile(filepath.Join(dir, "py-spy"), []byte(script), 0o700))
+	dir, host := spy(t, "echo $0 \"$@\"\nsleep 20"), statustest.Value(os.Hostname()).OK(t)
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
-	said := stackOf(ctx, &wire.Report_SessionReport{Name: host + ":4711", Host: host})
+	said := new(program).stackOf(ctx, &wire.Report_SessionReport{Name: host + ":4711", Host: host})
 	if took := time.Since(begun); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
