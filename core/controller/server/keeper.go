@@ -145,32 +145,44 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 	s.keeper.wait()
 }
 
-// maxCopied is how many bytes of messages that differ by their receivers are copied under the lock, which takes some
-// 0.4 µs per KiB, for one Step. The rest is copied by the goroutines that send it.
-const maxCopied = 1 << 20
+const (
+	// maxHanded bounds the messages of a Step that connections are handed under the lock, which takes a quarter of a
+	// millisecond for so many bytes. Those beyond it are put into outboxes as they are, and handed on without the lock.
+	maxHanded = 512 << 10
+	// handCost is what handing over a message costs beside its bytes: as much as copying so many.
+	handCost = 512
+)
 
 // send puts a message into the outboxes of its receivers. Called with the lock.
 func (s *Server) send(a *controller.Action) {
-	late := encodedOnce(a.Late)
-	var head []byte // of a.Payload, lasting
+	var m *message   // for the receivers whose outboxes it is put into as it is
+	var room []frame // for them
 	for i, number := range a.To {
 		c := s.conns.Get(number)
 		if c == nil {
 			continue
 		}
-		payload := a.Payload
+		var own []byte
 		if a.Own != nil {
-			if s.copied += len(a.Payload) + len(a.Own[i]); s.copied > maxCopied {
-				if head == nil {
-					head = slices.Clone(a.Payload)
-				}
-				c.outbox.putParts(a.Wire, head, a.Own[i])
-				continue
-			}
-			s.whole = append(append(s.whole[:0], a.Payload...), a.Own[i]...)
-			payload = s.whole
+			own = a.Own[i]
 		}
-		if c.outbox.put(a.Wire, payload, late) && !c.full {
+		var waits bool
+		if s.handed += handCost + len(a.Payload) + len(own); s.handed <= maxHanded && a.Late == nil {
+			payload := a.Payload
+			if own != nil {
+				s.whole = append(append(s.whole[:0], payload...), own...)
+				payload = s.whole
+			}
+			waits = c.outbox.put(a.Wire, payload)
+		} else {
+			if m == nil {
+				m = &message{kind: a.Wire, payload: slices.Clone(a.Payload), late: encodedOnce(a.Late)} // State uses Payload again
+				room = make([]frame, len(a.To)-i)
+			}
+			waits = c.outbox.putBehind(frame{m, own}, room[:0:1])
+			room = room[1:]
+		}
+		if waits && !c.full {
 			c.full = true
 			s.full = append(s.full, c)
 		}
@@ -186,7 +198,7 @@ func (s *Server) sendKept(a *controller.Action) {
 		s.send(later)
 		full := s.takeFull(nil)
 		s.mu.Unlock()
-		leave(full)
+		s.leave(full)
 	}})
 }
 

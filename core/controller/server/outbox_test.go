@@ -28,6 +28,18 @@ func openOutbox(running *sync.WaitGroup) (*outbox, transport.Conn) {
 	return o, theirs
 }
 
+// send puts a message and lets it leave.
+func send(o *outbox, kind wire.Kind, payload []byte) {
+	if o.put(kind, payload) {
+		o.leave(true)
+	}
+}
+
+// lateFrame is a frame of a message that is encoded when it is sent.
+func lateFrame(kind wire.Kind, m proto.Message) frame {
+	return frame{message: &message{kind: kind, late: encodedOnce(controller.LateMessage(m, proto.Size(m)))}}
+}
+
 // A peer that does not read holds up no other, and not the end either.
 func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -35,7 +47,7 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 		o, theirs := openOutbox(&running)
 		payload := make([]byte, 1<<20)
 		for range 4 {
-			o.put(wire.KindDispatch, payload, nil)
+			send(o, wire.KindDispatch, payload)
 		}
 		begun := time.Now()
 		o.end()
@@ -63,11 +75,11 @@ func TestOutboxDoesNotWaitBehindWhatWasEncodedLate(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		o, theirs := openOutbox(&running)
-		o.put(wire.KindDispatch, make([]byte, 10), nil)
-		long := &wire.Compile{Code: make([]byte, 4<<20)}
-		o.put(wire.KindCompile, nil, encodedOnce(controller.LateMessage(long, proto.Size(long))))
+		send(o, wire.KindDispatch, make([]byte, 10))
+		o.putBehind(lateFrame(wire.KindCompile, &wire.Compile{Code: make([]byte, 4<<20)}), nil)
+		o.leave(true)
 		synctest.Wait()
-		o.put(wire.KindDispatch, make([]byte, 10), nil) // returns, though the peer does not read
+		send(o, wire.KindDispatch, make([]byte, 10)) // returns, though the peer does not read
 		for range 3 {
 			statustest.OK(t, statustest.Of2(theirs.Recv()))
 		}
@@ -81,7 +93,7 @@ func TestOutboxDoesNotWaitBehindWhatWasEncodedLate(t *testing.T) {
 func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
 	var running sync.WaitGroup
 	o, theirs := openOutbox(&running)
-	o.put(wire.KindReport, make([]byte, wire.MaxFrame+1), nil)
+	send(o, wire.KindReport, make([]byte, wire.MaxFrame+1))
 	kind, payload, err := theirs.Recv()
 	m := new(wire.Goodbye)
 	if err != nil || kind != wire.KindGoodbye || proto.Unmarshal(payload, m) != nil ||
@@ -98,21 +110,19 @@ func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
 // What was put before and after a long message comes before and after it, and several peers may get the same one.
 func TestLateMessagesKeepTheirPlace(t *testing.T) {
 	m := &wire.Compiled{Info: &wire.ProgramInfo{Optimized: make([]byte, 1<<20)}}
-	l := encodedOnce(controller.LateMessage(m, proto.Size(m)))
+	l := lateFrame(wire.KindCompiled, m)
 	var running, readers sync.WaitGroup
 	for range 3 {
 		o, theirs := openOutbox(&running)
-		o.put(wire.KindPeers, []byte("before"), nil)
-		o.put(wire.KindCompiled, nil, l)
-		o.put(wire.KindDrop, []byte("after"), nil)
-		if o.later != nil {
-			o.later.Flush(true)
-		}
+		o.put(wire.KindPeers, []byte("before"))
+		o.putBehind(l, nil)
+		o.put(wire.KindDrop, []byte("after"))
+		o.leave(true)
 		readers.Go(func() {
 			for _, want := range []struct {
 				kind  wire.Kind
 				bytes int
-			}{{wire.KindPeers, 6}, {wire.KindCompiled, l.Size}, {wire.KindDrop, 5}} {
+			}{{wire.KindPeers, 6}, {wire.KindCompiled, l.late.Size}, {wire.KindDrop, 5}} {
 				kind, payload, err := theirs.Recv()
 				if err != nil || kind != want.kind || len(payload) != want.bytes {
 					t.Errorf("kind %d with %d bytes, %v, want kind %d with %d", kind, len(payload), err, want.kind, want.bytes)
@@ -126,12 +136,36 @@ func TestLateMessagesKeepTheirPlace(t *testing.T) {
 	running.Wait()
 }
 
+// What was put before the end arrives before it, also where it leaves only afterwards, and then nothing waits any more.
+func TestOutboxEndsOnceAllHasLeft(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var running sync.WaitGroup
+		o, theirs := openOutbox(&running)
+		o.putBehind(frame{message: &message{kind: wire.KindDispatch, payload: []byte("one")}}, nil)
+		o.put(wire.KindDispatch, []byte("two"))
+		o.end()
+		begun := time.Now()
+		o.leave(true)
+		running.Wait()
+		statustest.Equal(t, time.Since(begun), 0, "the time until the connection is closed")
+		for _, want := range []string{"one", "two"} {
+			_, payload, err := theirs.Recv()
+			statustest.OK(t, err)
+			statustest.Equal(t, string(payload), want, "the message")
+		}
+		if _, _, err := theirs.Recv(); err == nil {
+			t.Error("the connection goes on")
+		}
+		theirs.Close()
+	})
+}
+
 // Messages that differ by their receivers arrive whole and in order, also beyond those that are copied under the lock.
 func TestOwnPartsArriveHoweverManyThereAre(t *testing.T) {
 	s := newSeat(t, false, false, 3, 1)
-	head, own := []byte("head"), make([]byte, maxCopied/2)
+	head, own := []byte("head"), make([]byte, maxHanded/2)
 	s.server.mu.Lock()
-	s.server.copied = 0
+	s.server.handed = 0
 	for i := range byte(2) {
 		a := &controller.Action{Kind: controller.Send, Wire: wire.KindReport, Payload: head}
 		for w := range s.workers {
@@ -143,7 +177,7 @@ func TestOwnPartsArriveHoweverManyThereAre(t *testing.T) {
 	copy(head, "none") // State uses the memory of its payloads again
 	full := s.server.takeFull(nil)
 	s.server.mu.Unlock()
-	leave(full)
+	s.server.leave(full)
 	for w, f := range s.workers {
 		for i := range byte(2) {
 			kind, payload, err := f.Recv()

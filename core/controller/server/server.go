@@ -80,25 +80,25 @@ type Server struct {
 	last    uint64 // connection
 	actions []controller.Action
 	whole   []byte  // scratch of send
-	copied  int     // bytes of send's messages that differ by their receivers, since run began
+	handed  int     // cost of send's messages since run began, see maxHanded
 	armed   int64   // when due fires, on State's clock; 0: it does not
-	full    []*link // have frames that wait for a flush
+	full    []*link // have frames that wait for leave
 	closed  bool
 	away    chan struct{} // closed once all have come back; nil when they have, or need not
 }
 
 // link is a connection, with the messages that wait to be sent.
 type link struct {
+	full   bool   // in Server.full; beside the outbox, since a message to thousands fetches both from memory
+	outbox outbox // which begins with what it needs then
 	number uint64
 	in     *transport.Incoming
-	outbox outbox
 	// Of its reader, which State lets in: the messages that it is sent first.
 	let      bool
 	welcome  *wire.Welcome
 	complete func()
 	kept     uint64  // number of its link, if that is kept on disk
 	restored bool    // it was begun by an earlier start
-	full     bool    // in Server.full
 	flush    []*link // its reader's, for those to be flushed
 	// Its reader's, for the next report of ends.
 	ends  wire.Completed
@@ -409,7 +409,7 @@ func (s *Server) stepLocked(by *link, ev *controller.Event, flush bool) {
 		}
 		full := s.takeFull(nil)
 		s.mu.Unlock()
-		leave(full)
+		s.leave(full)
 		s.mu.Lock()
 		s.run(&controller.Event{Kind: controller.Continue, Now: int64(time.Since(s.begun))})
 	}
@@ -432,15 +432,18 @@ func (s *Server) stepLocked(by *link, ev *controller.Event, flush bool) {
 		}
 	}
 	s.mu.Unlock()
-	leave(full)
+	s.leave(full)
 	if by != nil && flush {
 		clear(full)
 		by.flush = full
 	}
 }
 
-// takeFull takes the links whose frames wait. Called with the lock.
+// takeFull takes the links whose frames wait, for leave. Called with the lock.
 func (s *Server) takeFull(into []*link) []*link {
+	if len(s.full) > 0 {
+		s.running.Add(1)
+	}
 	for _, c := range s.full {
 		c.full = false
 		into = append(into, c)
@@ -453,16 +456,21 @@ func (s *Server) takeFull(into []*link) []*link {
 // flushedHere is how many connections the calling goroutine writes to. If there are more, other processors take part.
 const flushedHere = 16
 
-// leave flushes connections, without the lock.
-func leave(full []*link) {
+// leave sends what waits in the outboxes that takeFull took, without the lock.
+func (s *Server) leave(full []*link) {
+	if len(full) == 0 {
+		return
+	}
+	defer s.running.Done()
 	for i := len(full) - 1; i >= 0; i-- { // the others begin first
-		full[i].outbox.later.Flush(i < flushedHere)
+		full[i].outbox.leave(i < flushedHere)
 	}
 }
 
 // Close says goodbye to all peers, ends their connections, and waits until that is done. Listeners belong to the
 // caller, who closes them first.
 func (s *Server) Close() {
+	var full []*link
 	s.mu.Lock()
 	if !s.closed {
 		s.closed = true
@@ -473,9 +481,10 @@ func (s *Server) Close() {
 			s.letLink(c)
 			c.outbox.end()
 		}
-		s.takeFull(nil) // closing flushes
+		full = s.takeFull(nil)
 	}
 	s.mu.Unlock()
+	s.leave(full)
 	s.running.Wait()
 	s.keeper.wait()
 }
@@ -489,7 +498,7 @@ func (s *Server) hangUp(c *link) {
 }
 
 func (s *Server) run(ev *controller.Event) {
-	s.copied = 0
+	s.handed = 0
 	s.actions = s.state.Step(ev, s.actions[:0])
 	for i := range s.actions {
 		s.do(&s.actions[i])

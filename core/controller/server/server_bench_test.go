@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -200,6 +201,50 @@ func BenchmarkServerOfTwoSessions(b *testing.B) {
 			benchmarkServer(b, newSeat(b, false, true, workers, 4), 1)
 		})
 	}
+}
+
+// For how long the lock is held while a message, or parts of their own, are handed to many workers, in processor time
+// but for State's; leave-µs is what follows without it, in the time of a clock.
+func BenchmarkServerHandsOut(b *testing.B) {
+	for _, bytes := range []int{0, 100, 4000} {
+		for _, workers := range []int{512, 10000} {
+			b.Run(fmt.Sprintf("bytes=%d/workers=%d", bytes, workers), func(b *testing.B) { handOut(b, workers, bytes) })
+		}
+	}
+}
+
+// handOut hands out parts of so many bytes; 0: the same message to all.
+func handOut(b *testing.B, workers, bytes int) {
+	s := newSeat(b, false, false, workers, 1)
+	a := &controller.Action{Kind: controller.Send, Wire: wire.KindReport, Payload: make([]byte, 100)}
+	for w := range s.workers {
+		a.To = append(a.To, s.workers[w].link.number)
+		if bytes > 0 {
+			a.Own = append(a.Own, make([]byte, bytes))
+		}
+	}
+	runtime.LockOSThread() // for processorTime
+	defer runtime.UnlockOSThread()
+	var held, longest, left time.Duration
+	for b.Loop() {
+		s.server.mu.Lock()
+		begun := processorTime(b)
+		s.server.handed = 0
+		s.server.send(a)
+		full := s.server.takeFull(nil)
+		took := processorTime(b) - begun
+		s.server.mu.Unlock()
+		held, longest = held+took, max(longest, took)
+		unlocked := time.Now()
+		s.server.leave(full)
+		left += time.Since(unlocked)
+		for _, f := range s.workers {
+			s.hear(f, wire.KindReport, nil)
+		}
+	}
+	b.ReportMetric(held.Seconds()*1e6/float64(b.N), "hold-µs")
+	b.ReportMetric(longest.Seconds()*1e6, "longest-µs")
+	b.ReportMetric(left.Seconds()*1e6/float64(b.N), "leave-µs")
 }
 
 func benchmarkServer(b *testing.B, s *seat, depth int) {
