@@ -120,6 +120,16 @@ func cellFor(size int) int64 {
 // slabFor is the length of a slab.
 func slabFor(cell int64) int64 { return roundUp(max(slabSize, 8*cell), page) }
 
+// shareFor is how much of a segment a block takes, with its share of what a slab's cells leave.
+func shareFor(size int) int64 {
+	if size > largestCell {
+		return roundUp(int64(size), page)
+	}
+	cell := cellFor(size)
+	cells := slabFor(cell) / cell
+	return (slabFor(cell) + cells - 1) / cells
+}
+
 // segmentFor is the size of a segment made for a block in an arena of so many
 // bytes: as much as it has, within bounds.
 func segmentFor(size int, has int64) int64 {

@@ -115,7 +115,7 @@ type Arena struct {
 type coming struct {
 	number uint32
 	size   int64
-	left   int64 // bytes beyond those of the blocks that it is made for
+	left   int64 // bytes that are promised to no block
 }
 
 // Block is a piece of memory. Data is 64-byte aligned.
@@ -331,12 +331,21 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 	return a.extend(c, &want{arena: a, owner: owner, size: size})
 }
 
+// promise sets room for a block aside, if there is some left.
+func (c *coming) promise(size int) bool {
+	takes := shareFor(size)
+	if c.left < takes {
+		return false
+	}
+	c.left -= takes
+	return true
+}
+
 // awaits waits for a segment that is being made and has room left for a block; it returns false if there is none.
 // Without it, blocks that are asked for at once would each get a segment as long as all those before.
 func (a *Arena) awaits(size int) bool {
 	for _, c := range a.coming {
-		if c.left >= int64(size) {
-			c.left -= roundUp(int64(size), align)
+		if c.promise(size) {
 			for slices.Contains(a.coming, c) {
 				a.pool.made.Wait()
 			}
@@ -351,7 +360,8 @@ func (a *Arena) reserve(need int64, size int) *coming {
 	a.pool.mapped += need
 	a.mapped += need
 	a.numbers++
-	c := &coming{number: a.numbers, size: need, left: need - roundUp(int64(size), page)}
+	c := &coming{number: a.numbers, size: need, left: need}
+	c.promise(size)
 	a.coming = append(a.coming, c)
 	return c
 }

@@ -496,3 +496,27 @@ func TestBlocksMadeAtOnceShareSegments(t *testing.T) {
 	}
 	t.Cleanup(p.Trim)
 }
+
+// A segment that is being made is promised to as many blocks as it will have room for.
+func TestSegmentIsPromisedToTheBlocksThatFit(t *testing.T) {
+	for _, size := range []int{1, 100, 1000, largestCell, largestCell + 1, 9*page + 1, 100_001, 1 << 20} {
+		c, promised := coming{left: huge}, 0
+		for c.promise(size) {
+			promised++
+		}
+		p := NewPool(Config{Limit: huge})
+		a := p.Arena("a", false, nil)
+		blocks := []*Block{get(t, a, size)}
+		for b := a.Try(0, size); b != nil; b = a.Try(0, size) {
+			blocks = append(blocks, b)
+		}
+		fits := len(blocks)
+		for _, b := range blocks {
+			b.Release()
+		}
+		p.Trim()
+		if promised > fits || promised < fits*99/100 {
+			t.Errorf("%d blocks of %d bytes are promised, and %d fit", promised, size, fits)
+		}
+	}
+}
