@@ -47,9 +47,11 @@ func available(root fs.FS) int64 {
 		if limit <= 0 {
 			continue
 		}
-		if used := g.number(root, g.used); used >= 0 {
-			least = min(least, max(limit-max(used-g.files(root), 0), 0))
+		used := g.number(root, g.used)
+		if used < 0 || limit-used >= least {
+			continue // also with what its copies of files add
 		}
+		least = min(least, max(limit-max(used-g.files(root), 0), 0))
 	}
 	return least
 }

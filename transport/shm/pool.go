@@ -132,8 +132,9 @@ type Block struct {
 
 // NewPool makes a pool.
 func NewPool(config Config) *Pool {
+	memory := cmp.Or(host.Memory(), 16<<30) // if the system does not say
 	if config.Limit == 0 {
-		config.Limit = cmp.Or(host.Memory(), unknownMemory) / 2
+		config.Limit = memory / 2
 	}
 	if config.Idle == 0 {
 		config.Idle = 10 * time.Second
@@ -142,7 +143,7 @@ func NewPool(config Config) *Pool {
 		config.Wait = 2 * time.Minute
 	}
 	if config.Spare == nil {
-		config.Spare = spare
+		config.Spare = spare(memory)
 	}
 	p := &Pool{config: config, all: map[*Segment]struct{}{}, arenas: map[*Arena]struct{}{}, owned: map[uint64]*int64{}}
 	p.settled.L, p.made.L = &p.mu, &p.mu

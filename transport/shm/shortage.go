@@ -15,9 +15,8 @@ import (
 // could leave behind.
 
 const (
-	step          = 64 << 20 // of a segment
-	retryAfter    = 50 * time.Millisecond
-	unknownMemory = 16 << 30
+	step       = 64 << 20 // of a segment
+	retryAfter = 50 * time.Millisecond
 )
 
 // shortage is what a pool knows of a lack of memory on its host. Nothing tells of memory that other processes return,
@@ -30,8 +29,11 @@ type shortage struct {
 // errShort is of a segment that the host has no memory for.
 var errShort = errors.New("this host is short of memory")
 
-// spare returns how many bytes segments may yet take of this host.
-func spare() int64 { return host.Available() - left(host.Memory()) }
+// spare returns a function that returns how many bytes segments may yet take of this host, which has so much memory.
+func spare(memory int64) func() int64 {
+	leave := left(memory)
+	return func() int64 { return host.Available() - leave }
+}
 
 // left returns how much of a host's memory, or of a control group's, segments leave to everything else.
 func left(memory int64) int64 { return min(memory/16, 4<<30) }
