@@ -168,6 +168,9 @@ func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 		if b.(*promised).closed.Load() {
 			return nil, status.New(status.FailedPrecondition, "an input was closed")
 		}
+		if err := b.(*promised).ready.Wait(context.Background()); err != nil { // it has failed by now
+			return nil, err
+		}
 	}
 	d := p.d
 	d.order = append(d.order, r.LaunchID) // launches come one after the other

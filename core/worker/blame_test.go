@@ -14,7 +14,7 @@ import (
 
 // Who reads the result of a computation that fails has its error, though the driver tells of its end last.
 func TestReaderHasTheErrorOfWhatItReadsThoughThatIsToldLater(t *testing.T) {
-	for _, how := range []string{"a run", "a fetch", "a transfer", "regions", "regions, read in place"} {
+	for _, how := range []string{"a run", "a run that the driver refuses", "a fetch", "a transfer", "regions", "regions, read in place"} {
 		t.Run(how, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				s, d := newInline(t)
@@ -25,8 +25,13 @@ func TestReaderHasTheErrorOfWhatItReadsThoughThatIsToldLater(t *testing.T) {
 				m := &wire.Move{Source: 1, From: 0, To: 1}
 				var two uint64
 				readers := []int{0}
+				why := status.New(status.Internal, "no luck")
+				result := &d[0].slow.ends(one).result
+				if how == "a run that the driver refuses" {
+					result.fire(why)
+				}
 				switch how {
-				case "a run":
+				case "a run", "a run that the driver refuses":
 					two = s.dispatch(1, wire.KindRun,
 						&wire.Run{Op: 2, Program: slowProgram, FirstOutput: 2, Inputs: []uint64{1}}, 0)
 				case "a fetch":
@@ -41,8 +46,8 @@ func TestReaderHasTheErrorOfWhatItReadsThoughThatIsToldLater(t *testing.T) {
 						&wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{m}}, 0, 1)
 					readers = append(readers, 1)
 				}
-				why := status.New(status.Internal, "no luck")
-				d[0].slow.ends(one).result.fire(why)
+				synctest.Wait()
+				result.fire(why)
 				if how == "a run" {
 					d[0].slow.end(two, why)
 				}

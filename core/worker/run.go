@@ -356,16 +356,20 @@ func (q *queue) chargeUntil(l *launch, end time.Duration) {
 	}
 }
 
-// launchFailed ends a part that the driver has refused.
+// launchFailed ends a part that the driver has refused: mostly itself, or because an input had failed by then.
 func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) {
-	g.allocated(err)
-	err = q.explain(err, r.program.Name, r.called())
-	if why := g.cause(); why != nil {
-		err = why
-	}
-	q.flights.land(f.Index)
-	q.state.Failed(f, err)
-	g.end(err)
+	q.blame(g.Session, f.Part.Reads(), err, func(why error) {
+		if why == err {
+			g.allocated(err)
+			why = q.explain(err, r.program.Name, r.called())
+		}
+		if cause := g.cause(); cause != nil {
+			why = cause
+		}
+		q.flights.land(f.Index)
+		q.state.Failed(f, why)
+		g.end(why)
+	})
 }
 
 // ended ends a part that the driver is done with.
