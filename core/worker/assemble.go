@@ -97,7 +97,7 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 			return
 		}
 	}
-	explain := func(err error) error { return q.explain(err, moveWords, t.called()) }
+	explain := func(err error) error { return q.moving(g, err) }
 	q.fill(g, t.object, l.shard, buf, explain, cause, func(err error) {
 		if l.incoming != nil {
 			l.incoming.Close()

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -55,7 +56,11 @@ func TestReaderHasTheErrorOfWhatItReadsThoughThatIsToldLater(t *testing.T) {
 				d[0].slow.end(one, why)
 				const want = "no luck [slow, called at train.py:3, on device 0 of worker w0]"
 				statustest.Fails(t, "the run that failed", s.wait(one, 0), status.Internal, want)
-				statustest.Fails(t, "who reads its result", s.wait(two, readers...), status.Internal, want)
+				err := s.wait(two, readers...)
+				statustest.Fails(t, "who reads its result", err, status.Internal, want)
+				if !strings.HasSuffix(err.Error(), want) {
+					t.Errorf("who reads its result says more: %v", err)
+				}
 			})
 		})
 	}

@@ -211,7 +211,10 @@ func (w *Worker) beginFetch(g *gang, operation []byte) error {
 func (q *queue) fetch(g *gang, work *fetch, f *devicequeue.Flight) {
 	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(work.device)}
 	q.push(g, work.object, f.Inputs[0].Shard, g.client, key, uncounted, func(err error) {
-		g.end(q.explain(err, "reading an array", ""))
+		if err != nil && !isExplained(err) { // by what made the array
+			err = q.explain(err, "reading an array", "")
+		}
+		g.end(err)
 	})
 }
 

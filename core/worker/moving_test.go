@@ -8,7 +8,7 @@ import (
 )
 
 // An error of a move says once where it happened, also where it has come from the move's other
-// worker, or has become the gang's.
+// worker, or from what made the array, or has become the gang's.
 func TestMoveErrorSaysOnceWhereItHappened(t *testing.T) {
 	q := &queue{local: 1, w: &Worker{config: Config{Name: "w1"}}}
 	g := newGang(q.w, 1, 1, 1, 0)
@@ -20,7 +20,8 @@ func TestMoveErrorSaysOnceWhereItHappened(t *testing.T) {
 		t.Errorf("got %q, want %q", first, want)
 	}
 	far := status.New(status.DataLoss, "no luck [moving an array, on device 0 of worker w0]") // as it comes over the wire
-	for _, err := range []error{first, far} {
+	made := status.New(status.Internal, "no luck [step, called at train.py:2, on device 0 of worker w0]")
+	for _, err := range []error{first, far, made} {
 		if got := q.moving(g, err); got != err {
 			t.Errorf("%q became %q", err, got)
 		}

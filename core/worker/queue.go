@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -236,6 +237,13 @@ func (q *queue) explain(err error, what, called string) error {
 		what += ", " + called
 	}
 	return status.New(status.CodeOf(err), "%w [%s, on device %d of worker %s]", err, what, q.local, q.w.config.Name)
+}
+
+// isExplained reports whether an error ends with what explain has added, here or on another worker.
+func isExplained(err error) bool {
+	text := err.Error()
+	at := strings.LastIndex(text, " [")
+	return at >= 0 && strings.HasSuffix(text, "]") && strings.Contains(text[at:], ", on device ")
 }
 
 // counted returns the bytes that an array takes of a device's memory. Memories of

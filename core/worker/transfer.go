@@ -2,7 +2,6 @@ package worker
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -315,10 +314,10 @@ const moveWords = "moving an array"
 // called says for people where the user's code called the transfer.
 func (t *transfer) called() string { return wire.Called(wire.Line(t.trace), false) }
 
-// moving says where an error of a move happened, unless that is known: the error is the gang's, or it came from the
-// other worker of the move, which has said so.
+// moving says where an error of a move happened, unless that is known: the error is the gang's, or that of what is
+// moved, or it came from the other worker of the move, which has said so.
 func (q *queue) moving(g *gang, err error) error {
-	if err == nil || err == g.failure() || strings.Contains(err.Error(), "["+moveWords+", ") {
+	if err == nil || err == g.failure() || isExplained(err) {
 		return err
 	}
 	return q.explain(err, moveWords, g.work.(*transfer).called())
