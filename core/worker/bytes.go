@@ -123,12 +123,17 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 	cause func(err error, then func(error)), done func(error)) {
 	writing := q.state.Writing(s)
 	e := buf.Ready()
-	there := e.Ready()
+	there, failed := e.Ready(), error(nil)
+	if there {
+		failed = e.Wait(background)
+	}
 	var promised *promise
-	if !there {
+	if !there || failed != nil { // then who reads it waits until it is known why
 		promised = new(promise)
-		s.Came = &promised.came
 		q.makes(&promised.making, g.Session, object, 1)
+	}
+	if !there {
+		s.Came = &promised.came
 	}
 	q.state.Fill(s, buf)
 	end := func(err error) {
@@ -150,7 +155,7 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 		}
 	}
 	if there {
-		written(e.Wait(background))
+		written(failed)
 		return
 	}
 	e.Then(func(err error) {
