@@ -161,7 +161,7 @@ func (a *actor) blame(what string, err error, risk bool) {
 		return // because of a process that was lost then
 	}
 	if strings.Contains(text, badLuck) {
-		if where := "[moving an array, "; strings.Count(text, where) > 1 {
+		if where := "[moving a"; strings.Count(text, where) > 1 {
 			a.t.Errorf("%s: the error says more than once where it happened: %v", a.name, err)
 		}
 		return

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -48,7 +49,8 @@ func (d *sketch) divide() {
 		return
 	}
 	p, m := &d.parts, d.m
-	p.head = encoded(&wire.Graph{Graph: m.Graph, Inputs: m.Inputs, Outputs: m.Outputs, Given: m.Given, Session: d.s.id})
+	p.head = encoded(&wire.Graph{Graph: m.Graph, Inputs: m.Inputs, Outputs: m.Outputs, Given: m.Given, Session: d.s.id,
+		Names: d.names})
 	p.nodes = make([]piece, len(m.Nodes))
 	cutter := &cutter{in: d.in, met: map[[2]int]bool{}}
 	others := len(p.head) // bytes of a worker that takes part in nothing
@@ -78,6 +80,22 @@ func (d *sketch) divide() {
 				"%d; capture fewer operations at a time", p.sizes[slot], wire.MaxFrame)
 		}
 	})
+}
+
+// movedPrograms names the programs whose results a graph moves, since who moves them need not have the program.
+func movedPrograms(pg *graphs.Graph) (names []*wire.ProgramName) {
+	seen := map[uint64]bool{}
+	for i, maker := range pg.Makers() {
+		if maker < 0 || maker == i {
+			continue
+		}
+		id := pg.Nodes[maker].Run.Program
+		if name := pg.Programs[id].Name; name != "" && !seen[id] {
+			seen[id] = true
+			names = append(names, &wire.ProgramName{Program: id, Name: name})
+		}
+	}
+	return names
 }
 
 // bytes returns the message of a worker that takes part in the graph.

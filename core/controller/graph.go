@@ -63,9 +63,10 @@ type sketch struct {
 	named    map[uint64]int      // the first node that names each of them
 	g        graph
 	places   map[string]*place // of its nodes
-	fresh    []string          // keys of those that it has made itself
-	loads    []int             // nodes that run: the first of each program and place
-	pairs    [][2]int          // slots of workers between which bytes move
+	names    []*wire.ProgramName
+	fresh    []string // keys of those that it has made itself
+	loads    []int    // nodes that run: the first of each program and place
+	pairs    [][2]int // slots of workers between which bytes move
 	parts    parts
 }
 
@@ -216,6 +217,9 @@ func (d *sketch) draw() {
 // resolve checks a graph, and finds the places of its nodes.
 func (d *sketch) resolve() error {
 	m, g := d.m, &d.g
+	if len(m.Names) > 0 {
+		return invalid("the graph has names of programs, which are not a client's to say")
+	}
 	for i, n := range m.Nodes {
 		if slices.ContainsFunc(n.GetTransfer().GetMoves(), isTold) {
 			return invalid("node %d: a move has an index or a peer, which are not a client's to say", i)
@@ -244,6 +248,7 @@ func (d *sketch) resolve() error {
 	d.know()
 	steps := pg.Lower(func(int) bool { return true })
 	next, names := uint64(pg.Inputs)+1, pg.Names()
+	d.names = movedPrograms(pg)
 	var everywhere set
 	for i := range pg.Nodes {
 		if makes := m.Nodes[i].Makes; int(makes) != pg.Makes(i) {

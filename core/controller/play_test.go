@@ -10,8 +10,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // chain defines graph 1 of a session: so many runs of program 1, of which each
@@ -122,14 +124,39 @@ func TestEndsOfInnerNodesAreReportedWithOthers(t *testing.T) {
 	}
 }
 
+// runAndMove is graph 1: a run of program 1, whose result moves to another device.
+func runAndMove(names ...*wire.ProgramName) *wire.Graph {
+	return &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{3}, Names: names, Nodes: []*wire.Node{
+		{Run: &wire.Run{Program: 1, Inputs: []uint64{1}}, Makes: 1},
+		{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: 2, From: 0, To: 1}}},
+			Trace: []byte("train.py:3"), Makes: 1}}}
+}
+
+// Workers are told once a graph the name of a program whose result is moved, which is the controller's to say.
+func TestWorkersKnowTheNamesOfWhatIsMoved(t *testing.T) {
+	b := newBed(t, Config{}, 2, 1)
+	b.program(2)
+	told := 0
+	for _, a := range b.say(b.client, wire.KindGraph, runAndMove()) {
+		names := wiretest.Decode[wire.Graph](t, sent(a)).Names
+		if len(names) != 1 || names[0].Program != 1 || names[0].Name != "p" {
+			t.Errorf("worker %v is told the names %v, expected p", a.To, names)
+		}
+		told += len(a.To)
+	}
+	statustest.Equal(t, told, 2, "workers that are told of the graph")
+	b = newBed(t, Config{}, 2, 1)
+	b.program(2)
+	b.say(b.client, wire.KindGraph, runAndMove(&wire.ProgramName{Program: 1, Name: "q"}))
+	err := b.st.sessions[1].graphs[1].err
+	statustest.Fails(t, "a graph with names", err, status.InvalidArgument, "not a client's to say")
+}
+
 // The error of a node that was under way when its worker was lost has the node's name and line.
 func TestALostNodeIsNamed(t *testing.T) {
 	b := newBed(t, Config{}, 2, 1)
 	b.program(2)
-	b.say(b.client, wire.KindGraph, &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{3}, Nodes: []*wire.Node{
-		{Run: &wire.Run{Program: 1, Inputs: []uint64{1}}, Makes: 1},
-		{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: 2, From: 0, To: 1}}},
-			Trace: []byte("train.py:3"), Makes: 1}}})
+	b.say(b.client, wire.KindGraph, runAndMove())
 	b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 2, First: 2, Inputs: []uint64{1}})
 	for _, w := range b.workers {
 		b.say(w, wire.KindCompleted, &wire.Completed{Ok: []uint64{b.st.gang - 1}})

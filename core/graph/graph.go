@@ -346,24 +346,36 @@ func (g *Graph) Name(node int) string {
 // Names returns the names of all nodes for errors: Name's, and of a transfer also which run made what it moves.
 func (g *Graph) Names() []string {
 	names := make([]string, len(g.Nodes))
-	makers := make([]string, 0, g.Made()) // by object, from Inputs+1 on; "" where it was an input once
-	for i := range g.Nodes {
+	for i, maker := range g.Makers() {
 		names[i] = g.Name(i)
-		maker := names[i]
-		if t := g.Nodes[i].Transfer; t != nil {
-			maker = ""
-			if at := int64(t.Moves[0].Source) - int64(g.Inputs) - 1; at >= 0 {
-				maker = makers[at]
-			}
-			if maker != "" {
-				names[i] += " of a result of " + maker
-			}
-		}
-		for range g.Makes(i) {
-			makers = append(makers, maker)
+		if maker >= 0 && maker != i {
+			names[i] += " of a result of " + g.Name(maker)
 		}
 	}
 	return names
+}
+
+// Makers returns for each node the run that made what it makes: itself, or of a transfer the one that made what it
+// moves, also by way of other transfers. It is -1 where that was an input once, or is not known, since a worker knows
+// the moves of its own devices alone.
+func (g *Graph) Makers() []int {
+	makers := make([]int, len(g.Nodes))
+	made := make([]int, 0, g.Made()) // the same by object, from Inputs+1 on
+	for i := range g.Nodes {
+		makers[i] = i
+		if t := g.Nodes[i].Transfer; t != nil {
+			makers[i] = -1
+			if len(t.Moves) > 0 {
+				if at := int64(t.Moves[0].Source) - int64(g.Inputs) - 1; at >= 0 && at < int64(len(made)) {
+					makers[i] = made[at]
+				}
+			}
+		}
+		for range g.Makes(i) {
+			made = append(made, makers[i])
+		}
+	}
+	return makers
 }
 
 // Trace returns the user's line that a node comes from; it may be empty.

@@ -5425,6 +5425,7 @@ type Graph struct {
 	Outputs       []uint64               `protobuf:"varint,4,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // made by nodes, and not freed by the play
 	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`        // to a worker
 	Given         []uint64               `protobuf:"varint,6,rep,packed,name=given,proto3" json:"given,omitempty"`     // inputs that are not used after a play; freed after it all the same
+	Names         []*ProgramName         `protobuf:"bytes,7,rep,name=names,proto3" json:"names,omitempty"`             // to one of several workers, for errors: of programs whose results are moved
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5501,6 +5502,65 @@ func (x *Graph) GetGiven() []uint64 {
 	return nil
 }
 
+func (x *Graph) GetNames() []*ProgramName {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+type ProgramName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Program       uint64                 `protobuf:"varint,1,opt,name=program,proto3" json:"program,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProgramName) Reset() {
+	*x = ProgramName{}
+	mi := &file_wire_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProgramName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProgramName) ProtoMessage() {}
+
+func (x *ProgramName) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProgramName.ProtoReflect.Descriptor instead.
+func (*ProgramName) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *ProgramName) GetProgram() uint64 {
+	if x != nil {
+		return x.Program
+	}
+	return 0
+}
+
+func (x *ProgramName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // A node is a run or a transfer, without op and without the number of what it
 // makes.
 type Node struct {
@@ -5515,7 +5575,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5527,7 +5587,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5540,7 +5600,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Node) GetRun() *Run {
@@ -5586,7 +5646,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5598,7 +5658,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5611,7 +5671,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -5667,7 +5727,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5679,7 +5739,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5692,7 +5752,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -5774,7 +5834,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5786,7 +5846,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5799,7 +5859,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -5860,7 +5920,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5872,7 +5932,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5885,7 +5945,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -5928,7 +5988,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5940,7 +6000,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5953,7 +6013,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -6004,7 +6064,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6016,7 +6076,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6029,7 +6089,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -6092,7 +6152,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6104,7 +6164,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6117,7 +6177,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -6153,7 +6213,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6165,7 +6225,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6178,7 +6238,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -6210,7 +6270,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6222,7 +6282,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6235,7 +6295,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -6280,7 +6340,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6292,7 +6352,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6305,7 +6365,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -6348,7 +6408,7 @@ type OwnDevices struct {
 
 func (x *OwnDevices) Reset() {
 	*x = OwnDevices{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6360,7 +6420,7 @@ func (x *OwnDevices) String() string {
 func (*OwnDevices) ProtoMessage() {}
 
 func (x *OwnDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6373,7 +6433,7 @@ func (x *OwnDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnDevices.ProtoReflect.Descriptor instead.
 func (*OwnDevices) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *OwnDevices) GetFirst() uint32 {
@@ -6411,7 +6471,7 @@ type Rebind struct {
 
 func (x *Rebind) Reset() {
 	*x = Rebind{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6423,7 +6483,7 @@ func (x *Rebind) String() string {
 func (*Rebind) ProtoMessage() {}
 
 func (x *Rebind) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6436,7 +6496,7 @@ func (x *Rebind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebind.ProtoReflect.Descriptor instead.
 func (*Rebind) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Rebind) GetEpoch() uint64 {
@@ -6470,7 +6530,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6482,7 +6542,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6495,7 +6555,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Wait) GetWhy() string {
@@ -6530,7 +6590,7 @@ type Rejoin struct {
 
 func (x *Rejoin) Reset() {
 	*x = Rejoin{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6542,7 +6602,7 @@ func (x *Rejoin) String() string {
 func (*Rejoin) ProtoMessage() {}
 
 func (x *Rejoin) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6555,7 +6615,7 @@ func (x *Rejoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejoin.ProtoReflect.Descriptor instead.
 func (*Rejoin) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Rejoin) GetMore() bool {
@@ -6644,7 +6704,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6656,7 +6716,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6669,7 +6729,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Holding) GetSession() uint32 {
@@ -6722,7 +6782,7 @@ type HeldArray struct {
 
 func (x *HeldArray) Reset() {
 	*x = HeldArray{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6734,7 +6794,7 @@ func (x *HeldArray) String() string {
 func (*HeldArray) ProtoMessage() {}
 
 func (x *HeldArray) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6747,7 +6807,7 @@ func (x *HeldArray) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldArray.ProtoReflect.Descriptor instead.
 func (*HeldArray) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *HeldArray) GetObject() uint64 {
@@ -6805,7 +6865,7 @@ type HeldGang struct {
 
 func (x *HeldGang) Reset() {
 	*x = HeldGang{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6817,7 +6877,7 @@ func (x *HeldGang) String() string {
 func (*HeldGang) ProtoMessage() {}
 
 func (x *HeldGang) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6830,7 +6890,7 @@ func (x *HeldGang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGang.ProtoReflect.Descriptor instead.
 func (*HeldGang) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *HeldGang) GetGang() uint64 {
@@ -6881,7 +6941,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6893,7 +6953,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6906,7 +6966,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Settled) GetSession() uint32 {
@@ -6948,7 +7008,7 @@ type KeptLink struct {
 
 func (x *KeptLink) Reset() {
 	*x = KeptLink{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6960,7 +7020,7 @@ func (x *KeptLink) String() string {
 func (*KeptLink) ProtoMessage() {}
 
 func (x *KeptLink) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6973,7 +7033,7 @@ func (x *KeptLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLink.ProtoReflect.Descriptor instead.
 func (*KeptLink) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *KeptLink) GetId() uint64 {
@@ -7053,7 +7113,7 @@ type KeptSession struct {
 
 func (x *KeptSession) Reset() {
 	*x = KeptSession{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7065,7 +7125,7 @@ func (x *KeptSession) String() string {
 func (*KeptSession) ProtoMessage() {}
 
 func (x *KeptSession) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7078,7 +7138,7 @@ func (x *KeptSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSession.ProtoReflect.Descriptor instead.
 func (*KeptSession) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *KeptSession) GetSession() uint32 {
@@ -7132,7 +7192,7 @@ type KeptSlice struct {
 
 func (x *KeptSlice) Reset() {
 	*x = KeptSlice{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7144,7 +7204,7 @@ func (x *KeptSlice) String() string {
 func (*KeptSlice) ProtoMessage() {}
 
 func (x *KeptSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7157,7 +7217,7 @@ func (x *KeptSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSlice.ProtoReflect.Descriptor instead.
 func (*KeptSlice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *KeptSlice) GetSession() uint32 {
@@ -7212,7 +7272,7 @@ type KeptIsland struct {
 
 func (x *KeptIsland) Reset() {
 	*x = KeptIsland{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7224,7 +7284,7 @@ func (x *KeptIsland) String() string {
 func (*KeptIsland) ProtoMessage() {}
 
 func (x *KeptIsland) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7237,7 +7297,7 @@ func (x *KeptIsland) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptIsland.ProtoReflect.Descriptor instead.
 func (*KeptIsland) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *KeptIsland) GetName() string {
@@ -7258,7 +7318,7 @@ type KeptBoard struct {
 
 func (x *KeptBoard) Reset() {
 	*x = KeptBoard{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7270,7 +7330,7 @@ func (x *KeptBoard) String() string {
 func (*KeptBoard) ProtoMessage() {}
 
 func (x *KeptBoard) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7283,7 +7343,7 @@ func (x *KeptBoard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptBoard.ProtoReflect.Descriptor instead.
 func (*KeptBoard) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *KeptBoard) GetHost() string {
@@ -7314,7 +7374,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7326,7 +7386,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7339,7 +7399,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -7392,7 +7452,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7404,7 +7464,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7417,7 +7477,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -7481,7 +7541,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7493,7 +7553,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7506,7 +7566,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -7591,7 +7651,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7603,7 +7663,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7616,7 +7676,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7651,7 +7711,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7663,7 +7723,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7676,7 +7736,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7705,7 +7765,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7717,7 +7777,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7730,7 +7790,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7762,7 +7822,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7774,7 +7834,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7787,7 +7847,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7835,7 +7895,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7847,7 +7907,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7860,7 +7920,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7924,7 +7984,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7936,7 +7996,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7949,7 +8009,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7999,7 +8059,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8011,7 +8071,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8024,7 +8084,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97}
+	return file_wire_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -8115,7 +8175,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8127,7 +8187,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8140,7 +8200,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98}
+	return file_wire_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -8211,7 +8271,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8223,7 +8283,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8236,7 +8296,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99}
+	return file_wire_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -8275,7 +8335,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8287,7 +8347,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8300,7 +8360,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100}
+	return file_wire_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -8353,7 +8413,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8365,7 +8425,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8378,7 +8438,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101}
+	return file_wire_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Look) GetIsland() string {
@@ -8431,7 +8491,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8443,7 +8503,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8456,7 +8516,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{102}
+	return file_wire_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -8515,7 +8575,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8527,7 +8587,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8540,7 +8600,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{103}
+	return file_wire_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Ask) GetStop() bool {
@@ -8600,7 +8660,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8612,7 +8672,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8625,7 +8685,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{104}
+	return file_wire_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Trace) GetName() string {
@@ -8695,7 +8755,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8707,7 +8767,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8720,7 +8780,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105}
+	return file_wire_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *Report) GetCluster() string {
@@ -8887,7 +8947,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8899,7 +8959,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8912,7 +8972,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 0}
+	return file_wire_proto_rawDescGZIP(), []int{101, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8977,7 +9037,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8989,7 +9049,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9002,7 +9062,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{102, 0}
+	return file_wire_proto_rawDescGZIP(), []int{103, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -9050,7 +9110,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9062,7 +9122,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9075,7 +9135,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{102, 1}
+	return file_wire_proto_rawDescGZIP(), []int{103, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -9111,7 +9171,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9123,7 +9183,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9136,7 +9196,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 0}
+	return file_wire_proto_rawDescGZIP(), []int{106, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -9220,7 +9280,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9232,7 +9292,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9245,7 +9305,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 1}
+	return file_wire_proto_rawDescGZIP(), []int{106, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -9291,7 +9351,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9303,7 +9363,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9316,7 +9376,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 2}
+	return file_wire_proto_rawDescGZIP(), []int{106, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -9425,7 +9485,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9437,7 +9497,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9450,7 +9510,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 3}
+	return file_wire_proto_rawDescGZIP(), []int{106, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -9509,7 +9569,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9521,7 +9581,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9534,7 +9594,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 4}
+	return file_wire_proto_rawDescGZIP(), []int{106, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -9588,7 +9648,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9600,7 +9660,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9613,7 +9673,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 5}
+	return file_wire_proto_rawDescGZIP(), []int{106, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9691,7 +9751,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9703,7 +9763,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9716,7 +9776,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 6}
+	return file_wire_proto_rawDescGZIP(), []int{106, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9860,7 +9920,7 @@ type Report_Unanswered struct {
 
 func (x *Report_Unanswered) Reset() {
 	*x = Report_Unanswered{}
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9872,7 +9932,7 @@ func (x *Report_Unanswered) String() string {
 func (*Report_Unanswered) ProtoMessage() {}
 
 func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9885,7 +9945,7 @@ func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Unanswered.ProtoReflect.Descriptor instead.
 func (*Report_Unanswered) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 7}
+	return file_wire_proto_rawDescGZIP(), []int{106, 7}
 }
 
 func (x *Report_Unanswered) GetWorker() uint64 {
@@ -9961,7 +10021,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9973,7 +10033,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9986,7 +10046,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 8}
+	return file_wire_proto_rawDescGZIP(), []int{106, 8}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -10160,7 +10220,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10172,7 +10232,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10185,7 +10245,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 9}
+	return file_wire_proto_rawDescGZIP(), []int{106, 9}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -10281,7 +10341,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10293,7 +10353,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10306,7 +10366,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 10}
+	return file_wire_proto_rawDescGZIP(), []int{106, 10}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -10369,7 +10429,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[125]
+	mi := &file_wire_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10381,7 +10441,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[125]
+	mi := &file_wire_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10394,7 +10454,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 11}
+	return file_wire_proto_rawDescGZIP(), []int{106, 11}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -10440,7 +10500,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[126]
+	mi := &file_wire_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10452,7 +10512,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[126]
+	mi := &file_wire_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10465,7 +10525,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 12}
+	return file_wire_proto_rawDescGZIP(), []int{106, 12}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -10579,7 +10639,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[127]
+	mi := &file_wire_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10591,7 +10651,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[127]
+	mi := &file_wire_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10604,7 +10664,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 13}
+	return file_wire_proto_rawDescGZIP(), []int{106, 13}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -10695,7 +10755,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[128]
+	mi := &file_wire_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10707,7 +10767,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[128]
+	mi := &file_wire_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10720,7 +10780,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 14}
+	return file_wire_proto_rawDescGZIP(), []int{106, 14}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -10750,7 +10810,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[129]
+	mi := &file_wire_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10762,7 +10822,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[129]
+	mi := &file_wire_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10775,7 +10835,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{105, 15}
+	return file_wire_proto_rawDescGZIP(), []int{106, 15}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -11310,14 +11370,18 @@ const file_wire_proto_rawDesc = "" +
 	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x18\n" +
 	"\adevices\x18\x03 \x03(\rR\adevices\x12,\n" +
-	"\x06pieces\x18\x04 \x03(\v2\x14.pathways.wire.PieceR\x06pieces\"\xaa\x01\n" +
+	"\x06pieces\x18\x04 \x03(\v2\x14.pathways.wire.PieceR\x06pieces\"\xdc\x01\n" +
 	"\x05Graph\x12\x14\n" +
 	"\x05graph\x18\x01 \x01(\x04R\x05graph\x12\x16\n" +
 	"\x06inputs\x18\x02 \x01(\rR\x06inputs\x12)\n" +
 	"\x05nodes\x18\x03 \x03(\v2\x13.pathways.wire.NodeR\x05nodes\x12\x18\n" +
 	"\aoutputs\x18\x04 \x03(\x04R\aoutputs\x12\x18\n" +
 	"\asession\x18\x05 \x01(\rR\asession\x12\x14\n" +
-	"\x05given\x18\x06 \x03(\x04R\x05given\"\x8d\x01\n" +
+	"\x05given\x18\x06 \x03(\x04R\x05given\x120\n" +
+	"\x05names\x18\a \x03(\v2\x1a.pathways.wire.ProgramNameR\x05names\";\n" +
+	"\vProgramName\x12\x18\n" +
+	"\aprogram\x18\x01 \x01(\x04R\aprogram\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x8d\x01\n" +
 	"\x04Node\x12$\n" +
 	"\x03run\x18\x01 \x01(\v2\x12.pathways.wire.RunR\x03run\x123\n" +
 	"\btransfer\x18\x02 \x01(\v2\x17.pathways.wire.TransferR\btransfer\x12\x14\n" +
@@ -11819,7 +11883,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 130)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 131)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11888,77 +11952,78 @@ var file_wire_proto_goTypes = []any{
 	(*Rows)(nil),                 // 64: pathways.wire.Rows
 	(*Assemble)(nil),             // 65: pathways.wire.Assemble
 	(*Graph)(nil),                // 66: pathways.wire.Graph
-	(*Node)(nil),                 // 67: pathways.wire.Node
-	(*Play)(nil),                 // 68: pathways.wire.Play
-	(*Played)(nil),               // 69: pathways.wire.Played
-	(*Dispatch)(nil),             // 70: pathways.wire.Dispatch
-	(*Completed)(nil),            // 71: pathways.wire.Completed
-	(*Failure)(nil),              // 72: pathways.wire.Failure
-	(*HostCall)(nil),             // 73: pathways.wire.HostCall
-	(*HostValue)(nil),            // 74: pathways.wire.HostValue
-	(*Abort)(nil),                // 75: pathways.wire.Abort
-	(*Peers)(nil),                // 76: pathways.wire.Peers
-	(*Session)(nil),              // 77: pathways.wire.Session
-	(*OwnDevices)(nil),           // 78: pathways.wire.OwnDevices
-	(*Rebind)(nil),               // 79: pathways.wire.Rebind
-	(*Wait)(nil),                 // 80: pathways.wire.Wait
-	(*Rejoin)(nil),               // 81: pathways.wire.Rejoin
-	(*Holding)(nil),              // 82: pathways.wire.Holding
-	(*HeldArray)(nil),            // 83: pathways.wire.HeldArray
-	(*HeldGang)(nil),             // 84: pathways.wire.HeldGang
-	(*Settled)(nil),              // 85: pathways.wire.Settled
-	(*KeptLink)(nil),             // 86: pathways.wire.KeptLink
-	(*KeptSession)(nil),          // 87: pathways.wire.KeptSession
-	(*KeptSlice)(nil),            // 88: pathways.wire.KeptSlice
-	(*KeptIsland)(nil),           // 89: pathways.wire.KeptIsland
-	(*KeptBoard)(nil),            // 90: pathways.wire.KeptBoard
-	(*KeptLoss)(nil),             // 91: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 92: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 93: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 94: pathways.wire.Span
-	(*Drop)(nil),                 // 95: pathways.wire.Drop
-	(*Goodbye)(nil),              // 96: pathways.wire.Goodbye
-	(*Profile)(nil),              // 97: pathways.wire.Profile
-	(*Profiled)(nil),             // 98: pathways.wire.Profiled
-	(*Recorded)(nil),             // 99: pathways.wire.Recorded
-	(*Happened)(nil),             // 100: pathways.wire.Happened
-	(*Executed)(nil),             // 101: pathways.wire.Executed
-	(*Watch)(nil),                // 102: pathways.wire.Watch
-	(*Doing)(nil),                // 103: pathways.wire.Doing
-	(*Look)(nil),                 // 104: pathways.wire.Look
-	(*Timeline)(nil),             // 105: pathways.wire.Timeline
-	(*Ask)(nil),                  // 106: pathways.wire.Ask
-	(*Trace)(nil),                // 107: pathways.wire.Trace
-	(*Report)(nil),               // 108: pathways.wire.Report
-	nil,                          // 109: pathways.wire.Hello.VersionsEntry
-	nil,                          // 110: pathways.wire.Platform.StringsEntry
-	nil,                          // 111: pathways.wire.Platform.IntsEntry
-	nil,                          // 112: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 113: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 114: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 115: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 116: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 117: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 118: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 119: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 120: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 121: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 122: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 123: pathways.wire.Report.SessionReport
-	(*Report_Unanswered)(nil),    // 124: pathways.wire.Report.Unanswered
-	(*Report_Tenant)(nil),        // 125: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 126: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 127: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 128: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 129: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 130: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 131: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 132: pathways.wire.Report.Supervised
+	(*ProgramName)(nil),          // 67: pathways.wire.ProgramName
+	(*Node)(nil),                 // 68: pathways.wire.Node
+	(*Play)(nil),                 // 69: pathways.wire.Play
+	(*Played)(nil),               // 70: pathways.wire.Played
+	(*Dispatch)(nil),             // 71: pathways.wire.Dispatch
+	(*Completed)(nil),            // 72: pathways.wire.Completed
+	(*Failure)(nil),              // 73: pathways.wire.Failure
+	(*HostCall)(nil),             // 74: pathways.wire.HostCall
+	(*HostValue)(nil),            // 75: pathways.wire.HostValue
+	(*Abort)(nil),                // 76: pathways.wire.Abort
+	(*Peers)(nil),                // 77: pathways.wire.Peers
+	(*Session)(nil),              // 78: pathways.wire.Session
+	(*OwnDevices)(nil),           // 79: pathways.wire.OwnDevices
+	(*Rebind)(nil),               // 80: pathways.wire.Rebind
+	(*Wait)(nil),                 // 81: pathways.wire.Wait
+	(*Rejoin)(nil),               // 82: pathways.wire.Rejoin
+	(*Holding)(nil),              // 83: pathways.wire.Holding
+	(*HeldArray)(nil),            // 84: pathways.wire.HeldArray
+	(*HeldGang)(nil),             // 85: pathways.wire.HeldGang
+	(*Settled)(nil),              // 86: pathways.wire.Settled
+	(*KeptLink)(nil),             // 87: pathways.wire.KeptLink
+	(*KeptSession)(nil),          // 88: pathways.wire.KeptSession
+	(*KeptSlice)(nil),            // 89: pathways.wire.KeptSlice
+	(*KeptIsland)(nil),           // 90: pathways.wire.KeptIsland
+	(*KeptBoard)(nil),            // 91: pathways.wire.KeptBoard
+	(*KeptLoss)(nil),             // 92: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 93: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 94: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 95: pathways.wire.Span
+	(*Drop)(nil),                 // 96: pathways.wire.Drop
+	(*Goodbye)(nil),              // 97: pathways.wire.Goodbye
+	(*Profile)(nil),              // 98: pathways.wire.Profile
+	(*Profiled)(nil),             // 99: pathways.wire.Profiled
+	(*Recorded)(nil),             // 100: pathways.wire.Recorded
+	(*Happened)(nil),             // 101: pathways.wire.Happened
+	(*Executed)(nil),             // 102: pathways.wire.Executed
+	(*Watch)(nil),                // 103: pathways.wire.Watch
+	(*Doing)(nil),                // 104: pathways.wire.Doing
+	(*Look)(nil),                 // 105: pathways.wire.Look
+	(*Timeline)(nil),             // 106: pathways.wire.Timeline
+	(*Ask)(nil),                  // 107: pathways.wire.Ask
+	(*Trace)(nil),                // 108: pathways.wire.Trace
+	(*Report)(nil),               // 109: pathways.wire.Report
+	nil,                          // 110: pathways.wire.Hello.VersionsEntry
+	nil,                          // 111: pathways.wire.Platform.StringsEntry
+	nil,                          // 112: pathways.wire.Platform.IntsEntry
+	nil,                          // 113: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 114: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 115: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 116: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 117: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 118: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 119: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 120: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 121: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 122: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 123: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 124: pathways.wire.Report.SessionReport
+	(*Report_Unanswered)(nil),    // 125: pathways.wire.Report.Unanswered
+	(*Report_Tenant)(nil),        // 126: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 127: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 128: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 129: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 130: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 131: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 132: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 133: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	109, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	110, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	26,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -11970,13 +12035,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 11: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 12: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 13: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	110, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	111, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	111, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	112, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 16: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 17: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 18: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	112, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	113, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	113, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	114, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 21: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 22: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	24,  // 23: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -12001,7 +12066,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 42: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	43,  // 43: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	46,  // 44: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	126, // 45: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	127, // 45: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	44,  // 46: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	44,  // 47: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	45,  // 48: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -12010,7 +12075,7 @@ var file_wire_proto_depIdxs = []int32{
 	44,  // 51: pathways.wire.Constants.arrays:type_name -> pathways.wire.Array
 	46,  // 52: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
 	44,  // 53: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	94,  // 54: pathways.wire.Load.places:type_name -> pathways.wire.Span
+	95,  // 54: pathways.wire.Load.places:type_name -> pathways.wire.Span
 	49,  // 55: pathways.wire.Load.devices:type_name -> pathways.wire.Devices
 	9,   // 56: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
 	56,  // 57: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
@@ -12023,75 +12088,76 @@ var file_wire_proto_depIdxs = []int32{
 	44,  // 64: pathways.wire.Move.shard:type_name -> pathways.wire.Array
 	64,  // 65: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
 	57,  // 66: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	67,  // 67: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	55,  // 68: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	60,  // 69: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	72,  // 70: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 71: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	74,  // 72: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	74,  // 73: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 74: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 75: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	9,   // 76: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 77: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	78,  // 78: pathways.wire.Session.devices:type_name -> pathways.wire.OwnDevices
-	10,  // 79: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 80: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	82,  // 81: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	83,  // 82: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	84,  // 83: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 84: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 85: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 86: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 87: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	94,  // 88: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	94,  // 89: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	52,  // 90: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 91: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 92: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 93: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	31,  // 94: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	36,  // 95: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	43,  // 96: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	46,  // 97: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	39,  // 98: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 99: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 100: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 101: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	101, // 102: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	100, // 103: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	114, // 104: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	115, // 105: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	116, // 106: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	31,  // 107: pathways.wire.Trace.content:type_name -> pathways.wire.Content
-	118, // 108: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	123, // 109: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	130, // 110: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	121, // 111: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	125, // 112: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	129, // 113: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	131, // 114: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 115: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	103, // 116: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	119, // 117: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 118: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 119: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 120: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	122, // 121: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	120, // 122: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	128, // 123: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	126, // 124: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	124, // 125: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
-	120, // 126: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	127, // 127: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	94,  // 128: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	127, // 129: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	132, // 130: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	131, // [131:131] is the sub-list for method output_type
-	131, // [131:131] is the sub-list for method input_type
-	131, // [131:131] is the sub-list for extension type_name
-	131, // [131:131] is the sub-list for extension extendee
-	0,   // [0:131] is the sub-list for field type_name
+	68,  // 67: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	67,  // 68: pathways.wire.Graph.names:type_name -> pathways.wire.ProgramName
+	55,  // 69: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	60,  // 70: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	73,  // 71: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 72: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	75,  // 73: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	75,  // 74: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 75: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 76: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	9,   // 77: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 78: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	79,  // 79: pathways.wire.Session.devices:type_name -> pathways.wire.OwnDevices
+	10,  // 80: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 81: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	83,  // 82: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	84,  // 83: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	85,  // 84: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 85: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 86: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 87: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 88: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	95,  // 89: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	95,  // 90: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	52,  // 91: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 92: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 93: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 94: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	31,  // 95: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	36,  // 96: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	43,  // 97: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	46,  // 98: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	39,  // 99: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 100: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 101: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 102: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	102, // 103: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	101, // 104: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	115, // 105: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	116, // 106: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	117, // 107: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	31,  // 108: pathways.wire.Trace.content:type_name -> pathways.wire.Content
+	119, // 109: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	124, // 110: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	131, // 111: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	122, // 112: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	126, // 113: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	130, // 114: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	132, // 115: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 116: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	104, // 117: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	120, // 118: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 119: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 120: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 121: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	123, // 122: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	121, // 123: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	129, // 124: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	127, // 125: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	125, // 126: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	121, // 127: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	128, // 128: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	95,  // 129: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	128, // 130: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	133, // 131: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	132, // [132:132] is the sub-list for method output_type
+	132, // [132:132] is the sub-list for method input_type
+	132, // [132:132] is the sub-list for extension type_name
+	132, // [132:132] is the sub-list for extension extendee
+	0,   // [0:132] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -12105,7 +12171,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   130,
+			NumMessages:   131,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -15,7 +15,8 @@ import (
 
 // Who reads the result of a computation that fails has its error, though the driver tells of its end last.
 func TestReaderHasTheErrorOfWhatItReadsThoughThatIsToldLater(t *testing.T) {
-	for _, how := range []string{"a run", "a run that the driver refuses", "a fetch", "a transfer", "regions", "regions, read in place"} {
+	for _, how := range []string{"a run", "a run that the driver refuses", "a fetch", "a transfer", "regions",
+		"regions, read in place"} {
 		t.Run(how, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				s, d := newInline(t)

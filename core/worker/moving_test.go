@@ -12,7 +12,7 @@ import (
 func TestMoveErrorSaysOnceWhereItHappened(t *testing.T) {
 	q := &queue{local: 1, w: &Worker{config: Config{Name: "w1"}}}
 	g := newGang(q.w, 1, 1, 1, 0)
-	g.work = &transfer{trace: []byte("train.py:3")}
+	g.work = &transfer{what: movingArray, trace: []byte("train.py:3")}
 	lost := status.New(status.DataLoss, "no luck")
 	const want = "no luck [moving an array, called at train.py:3, on device 1 of worker w1]"
 	first := q.moving(g, lost)

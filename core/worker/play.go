@@ -38,6 +38,7 @@ type node struct {
 	memory string
 	moves  []*move
 	trace  []byte // of a transfer
+	what   string // of a transfer, for errors
 	here   bool   // devices of this worker take part
 	frees  []frees
 }
@@ -63,18 +64,30 @@ func (w *Worker) resolve(g *graph, m *wire.Graph) error {
 	if err != nil {
 		return err
 	}
-	// Programs of other workers alone are not known here.
+	// Programs of other workers alone are not known here, but for their names.
+	names := map[uint64]string{}
+	for _, n := range m.Names {
+		names[n.Program] = n.Name
+	}
 	pg.Programs = map[uint64]*graphs.Program{}
 	for i := range pg.Nodes {
 		if r := pg.Nodes[i].Run; r != nil {
-			pg.Programs[r.Program] = &graphs.Program{Outputs: make([]int64, min(m.Nodes[i].Makes, graphs.MaxObjects))}
+			name := names[r.Program]
+			if p := w.programs[programKey{m.Session, r.Program}]; p != nil {
+				name = p.Name
+			}
+			pg.Programs[r.Program] = &graphs.Program{Name: name,
+				Outputs: make([]int64, min(m.Nodes[i].Makes, graphs.MaxObjects))}
 		}
 	}
 	g.inputs, g.nodes = uint64(pg.Inputs), make([]node, len(pg.Nodes))
 	takes := make([][]bool, len(w.queues)) // by queue and node
 	next := g.inputs + 1
-	for i := range pg.Nodes {
+	for i, maker := range pg.Makers() {
 		n := &g.nodes[i]
+		if n.what = movingArray; maker >= 0 && maker != i {
+			n.what = "moving a result of " + pg.Name(maker)
+		}
 		n.first = next
 		next += uint64(pg.Makes(i))
 		queues, err := w.resolveNode(m.Session, n, &pg.Nodes[i], m.Nodes[i])
@@ -171,7 +184,7 @@ func (n *node) play(g *gang, r *run, d *wire.Played) {
 // objects.
 func (n *node) playTransfer(g *gang, d *wire.Played) error {
 	t := &transfer{object: graphs.Number(n.first, d.Inputs, d.First), shape: n.shape, memory: n.memory,
-		trace: n.trace}
+		trace: n.trace, what: n.what}
 	legs := make(map[*queue]*leg, len(n.moves))
 	moves := make([]move, len(n.moves))
 	for i, v := range n.moves {

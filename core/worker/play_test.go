@@ -103,3 +103,32 @@ func TestNodesOfUnknownGraphsFail(t *testing.T) {
 	w.free(1, 32)
 	w.empty()
 }
+
+// An error of a transfer in a graph says which program made what it moves, also where the worker lacks that program.
+func TestErrorsOfAMoveNameWhatMadeTheArray(t *testing.T) {
+	w := limited(t, 1, 2, 2, addOne())
+	w.must(w.put(1, 1, 1, w.devices, ramp))
+	other := []*wire.ProgramName{{Program: 9, Name: "step"}} // of another worker
+	for i, c := range []struct {
+		program uint64
+		source  uint64
+		names   []*wire.ProgramName
+		want    string
+	}{
+		{9, 2, other, "[moving a result of step, called at train.py:3, on device "},
+		{1, 2, nil, "[moving a result of add_one, called at train.py:3, on device "},
+		{9, 1, other, "[moving an array, called at train.py:3, on device "},
+	} {
+		graph := uint64(i + 1)
+		result := 10 * graph
+		w.tell(wire.KindGraph, &wire.Graph{Session: 1, Graph: graph, Inputs: 1, Outputs: []uint64{3}, Names: c.names,
+			Nodes: []*wire.Node{
+				{Run: &wire.Run{Program: c.program, Inputs: []uint64{1}}, Makes: 1},
+				{Transfer: &wire.Transfer{Array: vector4, Moves: []*wire.Move{{Source: c.source, From: 0, To: 1}}},
+					Trace: []byte("train.py:3"), Makes: 1}}})
+		w.must(w.put(1, 100*graph, result, w.devices, ramp)) // instead of the run
+		moved := w.play(graph, 100*graph+1, result, 1, 1)[0] // there is no room
+		statustest.Fails(t, "the transfer", w.wait(moved, w.all...), status.ResourceExhausted, c.want)
+		w.free(result, result+1)
+	}
+}

@@ -41,6 +41,7 @@ type transfer struct {
 	recipe devicequeue.Recipe
 	size   [1]int64 // of recipe
 	trace  []byte   // of a node of a graph: the user's line
+	what   string   // that errors say a device was at
 }
 
 // leg is one device's part of a transfer.
@@ -86,7 +87,7 @@ func (w *Worker) beginTransfer(g *gang, operation []byte) error {
 	if err != nil {
 		return err
 	}
-	t := &transfer{object: m.Object, shape: s, memory: m.Array.Memory}
+	t := &transfer{object: m.Object, shape: s, memory: m.Array.Memory, what: movingArray}
 	legs := map[*queue]*leg{}
 	for i, one := range m.Moves {
 		v, err := t.move(i, one)
@@ -308,8 +309,8 @@ func (q *queue) transfer(g *gang, t *transfer, f *devicequeue.Flight) {
 
 func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.Dims, b.Dims) }
 
-// moveWords is what errors say that a device was at in a transfer.
-const moveWords = "moving an array"
+// movingArray is what errors say that a device was at in a transfer, unless it is known what made the array.
+const movingArray = "moving an array"
 
 // called says for people where the user's code called the transfer.
 func (t *transfer) called() string { return wire.Called(wire.Line(t.trace), false) }
@@ -320,5 +321,6 @@ func (q *queue) moving(g *gang, err error) error {
 	if err == nil || err == g.failure() || isExplained(err) {
 		return err
 	}
-	return q.explain(err, moveWords, g.work.(*transfer).called())
+	t := g.work.(*transfer)
+	return q.explain(err, t.what, t.called())
 }

@@ -65,7 +65,7 @@ def test_a_lost_worker_is_named_with_what_was_under_way_and_steps_go_on_with_the
         assert said.startswith(("DATA_LOSS: ", "UNAVAILABLE: ")) and lost in said, said
         # What was under way there; or a step began after the loss, and read what was lost.
         under_way = rf"\[(a transfer of a result of )?jit_\w*stage\d\w*, called at <string>:{line}[],]"
-        moving = rf"\[moving an array, called at <string>:{line}, on device"
+        moving = rf"\[moving a result of jit_\w*stage\d\w*, called at <string>:{line}, on device"
         assert re.search(rf"{under_way}|{moving}|^DATA_LOSS: .*{lost}, which was lost at", said), said
         output, errors = script.communicate(timeout=120)
         assert output == "again\n", errors
