@@ -350,7 +350,7 @@ func WaitOf(h *wire.Report_Held) string {
 	var all []string
 	for _, x := range h.Holders {
 		text := wire.Owner(x.Session, cmp.Or(x.Client, "a client"), x.User, x.Host)
-		if h.WaitsFor != "turn" {
+		if h.WaitsFor != "turn" && h.WaitsFor != "client" {
 			text += " (" + size(x.Bytes) + ")"
 		}
 		all = append(all, text)
@@ -358,7 +358,10 @@ func WaitOf(h *wire.Report_Held) string {
 	whose := strings.Join(all, "; ")
 	switch h.WaitsFor {
 	case "client":
-		return "bytes that its client is sending"
+		if whose == "" {
+			return "bytes on their way from its client to a device"
+		}
+		return "bytes on their way from its client to a device that computes for " + whose
 	case "program":
 		return "workers to load its program"
 	case "work":

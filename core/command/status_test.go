@@ -127,13 +127,16 @@ func TestStatusShowsHeldOperations(t *testing.T) {
 	ada := &wire.Report_Holder{Session: 7, Client: "node1:99", User: "ada", Host: "node1", Bytes: 3 << 30}
 	bob := &wire.Report_Holder{Session: 8, Client: "notebook", User: "bob", Host: "node2", Bytes: 1 << 20}
 	r := &wire.Report{Sessions: []*wire.Report_SessionReport{held(1, "memory", ada, bob), held(2, "client"),
+		held(2, "client", bob),
 		held(3, "work"), held(4, "turn", ada), held(5, "frees", ada), {Session: 6}, {Session: 7, Held: &wire.Report_Held{}},
 		held(8, "host-quota"), held(9, "host-quota", ada)}}
 	r.Sessions[0].Held.Line = "train.py:7"
 	want := "\nSESSION\tHELD\tOLDEST\tNEEDS\tFOR\tWAITS FOR\n" +
 		"1\t3 operations\tjit_step, called at train.py:7\t4.0 GiB on device 1 of w0\t12.3s\tmemory of session 7, " +
 		"node1:99 of ada (3.0 GiB); session 8, notebook of bob on node2 (1.0 MiB)\n" +
-		"2\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tbytes that its client is sending\n" +
+		"2\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tbytes on their way from its client to a device\n" +
+		"2\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tbytes on their way from its client to a device " +
+		"that computes for session 8, notebook of bob on node2\n" +
 		"3\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tcomputations under way to end\n" +
 		"4\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tits turn behind session 7, node1:99 of ada\n" +
 		"5\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tfrees of session 7, node1:99 of ada (3.0 GiB)\n" +

@@ -80,6 +80,9 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	}
 	var holders []*session
 	r.WaitsFor, holders = st.waitOf(g)
+	if r.WaitsFor == waitsForClient {
+		holders = st.whereBytesGo(g.held.puts)
+	}
 	slot := -1
 	if r.WaitsFor == waitsForHost {
 		slot, _, r.Need = st.beyondHost(g)
@@ -96,6 +99,28 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	}
 	slices.SortStableFunc(r.Holders, func(a, b *wire.Report_Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return r
+}
+
+// whereBytesGo returns the sessions that devices compute for which puts go to. Bytes that have come may wait there.
+func (st *State) whereBytesGo(puts []uint64) (all []*session) {
+	for _, n := range puts {
+		put := st.gangs.Get(n)
+		if put == nil {
+			continue
+		}
+		put.waits.each(func(slot int) {
+			w := st.workers[slot]
+			for _, r := range w.last.GetRunning() {
+				s := st.sessions[r.Session]
+				if s != nil && !slices.Contains(all, s) && slices.ContainsFunc(r.Devices, func(d uint32) bool {
+					return slices.Contains(put.place.numbers, w.base+int(d))
+				}) {
+					all = append(all, s)
+				}
+			}
+		})
+	}
+	return all
 }
 
 // waitOf returns what a held gang waits for, by its name in waits_for of Report.Held, and the sessions that it waits

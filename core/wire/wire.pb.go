@@ -10202,7 +10202,7 @@ type Report_Held struct {
 	SinceMs    int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // that it has been held
 	// What it waits for:
 	//
-	//	"client": bytes that its client is sending
+	//	"client": bytes of its client that a device has yet to take; holders compute there
 	//	"program": workers that load its program
 	//	"work": the end of computations under way, and memory that goes with it
 	//	"turn": holders, which were held before it
