@@ -152,11 +152,27 @@ func (c *Chain) client(s *wire.Report_SessionReport, depth int) {
 	}
 }
 
-// device says what a device does that has not reached a collective.
+// device says what a device does that has not reached a collective. If it stands elsewhere in the same gang, a line of
+// its own says where.
 func (c *Chain) device(k *wire.Report_Worker, gang uint64, device uint32, depth int) {
-	if !c.busy(k, func(devices []uint32, g uint64) bool { return g != gang && slices.Contains(devices, device) }, depth) {
-		c.Say(depth, "device %d of %s has not reached it: its computation has failed there, or takes longer", device,
-			k.Process.GetName())
+	computes := false
+	for _, m := range k.Last.GetStanding() {
+		if m.Gang == gang && slices.Contains(m.Devices, device) {
+			return
+		}
+	}
+	for _, r := range k.Last.GetRunning() {
+		computes = computes || r.Gang == gang && slices.Contains(r.Devices, device)
+	}
+	switch {
+	case computes:
+		c.Say(depth, "device %d of %s has not reached it yet: its part is under way there", device, k.Process.GetName())
+	case c.busy(k, func(devices []uint32, g uint64) bool { return g != gang && slices.Contains(devices, device) }, depth):
+	case k.Last.GetMoreStanding()+k.Last.GetMoreRunning() > 0:
+		c.Say(depth, "device %d of %s has not reached it", device, k.Process.GetName())
+	default:
+		c.Say(depth, "device %d of %s has ended its part without it: it has failed there, or devices took different ways "+
+			"through the program", device, k.Process.GetName())
 	}
 }
 

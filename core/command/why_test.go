@@ -88,6 +88,50 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 	}
 }
 
+// Of a device that another one of its worker waits for, only what is known is said.
+func TestWhySaysWhatIsKnownOfADeviceThatIsMissing(t *testing.T) {
+	const gang = 9
+	waits := &wire.Standing{Devices: []uint32{0}, Gang: gang, Session: 4, Program: "f", At: "all-reduce 0",
+		Awaits: "device 1 of this worker", Missing: []uint32{1}, SinceMs: 3000}
+	on := func(gang uint64, devices ...uint32) *wire.Running {
+		return &wire.Running{Gang: gang, Session: 5, Client: "b", Program: "g", Devices: devices, SinceMs: 4000}
+	}
+	const first = "session 4, a: 1 operation under way\n" +
+		"  f is in all-reduce 0 on device 0 of w0 for 3s: it waits for device 1 of this worker\n"
+	for _, c := range []struct {
+		name string
+		last *wire.Heartbeat
+		want string
+	}{
+		{"it is under way", &wire.Heartbeat{Running: []*wire.Running{on(gang, 0, 1)}},
+			"    device 1 of w0 has not reached it yet: its part is under way there\n"},
+		{"it is in a function", &wire.Heartbeat{Running: []*wire.Running{on(gang, 0, 1)}, Standing: []*wire.Standing{
+			{Devices: []uint32{1}, Gang: gang, Session: 4, Program: "f", At: wire.AtFunction, Awaits: "its client",
+				Processes: []uint64{7}, SinceMs: 3000}}},
+			"  f is in a function of its client on device 1 of w0 for 3s: it waits for its client\n" +
+				"    the client has not returned from a function that the computation called: a callback, or an input that " +
+				"it makes\n      sleep (a.py:3)\n"},
+		{"it has something else", &wire.Heartbeat{Running: []*wire.Running{on(gang, 0), on(8, 1)}},
+			"    w0 is busy with g of session 5, b for 4s\n"},
+		{"it has ended", &wire.Heartbeat{Running: []*wire.Running{on(gang, 0)}},
+			"    device 1 of w0 has ended its part without it: it has failed there, or devices took different ways through " +
+				"the program\n"},
+		{"not all is told", &wire.Heartbeat{Running: []*wire.Running{on(gang, 0)}, MoreRunning: 1},
+			"    device 1 of w0 has not reached it\n" +
+				"  w0 computes, or waits in, 1 operation more, of which it does not tell\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.last.Standing = append([]*wire.Standing{waits}, c.last.Standing...)
+			got := chains(t, &wire.Report{
+				Sessions: []*wire.Report_SessionReport{{Session: 4, Name: "a", UnderWay: 1}},
+				Islands:  []*wire.Report_Island{{Workers: []*wire.Report_Worker{working(1, "w0", c.last)}}}}, 4)
+			if got != first+c.want {
+				t.Errorf("got\n%swant\n%s", got, first+c.want)
+			}
+		})
+	}
+}
+
 // What waits for a worker that says nothing, and for no other, is told of it, too, and when the wait ends.
 func TestWhySaysForHowLongASilentWorkerIsWaitedFor(t *testing.T) {
 	const silent = "session 1, a: 3 operations under way\n" +
