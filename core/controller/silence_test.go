@@ -91,13 +91,13 @@ func TestReportSaysWhatWaitsForASilentWorker(t *testing.T) {
 		statustest.Equal(t, r.StuckAfterMs, 60_000, "ms after which what stands still is aborted")
 		return r.Sessions[0], r.Islands[0].Workers[1]
 	}
-	if s, w := pass(2); s.Unanswered != nil || w.LostInMs/1000 != 27 {
+	if s, w := pass(2); s.Unanswered != nil || w.LostInMs/1000 != 25 {
 		t.Errorf("after two heartbeats %v waits, and %s is lost in %d ms", s.Unanswered, w.Process.Name, w.LostInMs)
 	}
 	s, w := pass(2)
 	if u := s.Unanswered; len(u) != 1 || u[0].Worker != w.Process.Number || u[0].Operations != 2 || u[0].What != "p" ||
-		u[0].Line != "secret.py:3" || w.LostInMs/1000 != 25 {
-		t.Errorf("%v waits, and %s is lost in %d ms; expected two operations for it, and 26 s", u, w.Process.Name, w.LostInMs)
+		u[0].Line != "secret.py:3" || w.LostInMs/1000 != 23 {
+		t.Errorf("%v waits, and %s is lost in %d ms; expected two operations for it, and 24 s", u, w.Process.Name, w.LostInMs)
 	}
 	if u := For(wire.Viewer{IsTenant: true}, b.st.Report()).Sessions[0].Unanswered; len(u) != 1 || u[0].Line != "" {
 		t.Errorf("a tenant sees %v", u)

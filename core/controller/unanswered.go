@@ -5,9 +5,16 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Operations that wait for a silent worker wait until it sends something, or is lost. A silent worker is lost after
-// Config.Silence and the lease of its link, and then all operations that it has a part in end. Gangs that stand still
-// on other workers may end earlier, see stuck.go. `pathways why` shows both.
+// Operations that wait for a silent worker wait until it sends something, or is lost: then all operations that it has a
+// part in end. Gangs that stand still on other workers may end earlier, see stuck.go. `pathways why` shows both.
+//
+// A worker that is stopped, or cannot be reached, is lost after the silence that its connection allows, and the lease.
+// One that hangs with an open connection is lost after Config.Silence, which is a little longer, without a lease. The
+// two cannot be told apart before the connection breaks, and the first is the usual one.
+
+// SilentBeats is by how many heartbeats Config.Silence is longer than the silence that connections allow. A connection
+// should notice first that a worker cannot be reached, since a lease survives that.
+const SilentBeats = 2
 
 // isSilent reports whether a worker has sent nothing for some heartbeats.
 func (st *State) isSilent(w *worker) bool {
@@ -23,7 +30,7 @@ func (st *State) lostIn(w *worker) int64 {
 	case c.cuts.isCut():
 		return max(1e6, c.cuts.left(st.now))
 	}
-	return max(1e6, st.config.Silence-(st.now-w.heard)+c.cuts.lease)
+	return max(1e6, st.config.Silence-SilentBeats*st.config.Heartbeat-(st.now-w.heard)+c.cuts.lease)
 }
 
 // unanswered lists the operations of a session that wait for silent workers. It takes time in proportion to the

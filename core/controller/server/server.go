@@ -34,8 +34,8 @@ type Config struct {
 	Lease time.Duration
 	// Died is as in link.Config.
 	Died func(ctx context.Context, hello *wire.Hello) error
-	// Silence is how long a worker may send nothing over an open connection: at least 4 heartbeats, and 2 more are added.
-	// After that it is lost. 0: it is never lost for that.
+	// Silence is how long a worker may send nothing over an open connection, at least 4 heartbeats;
+	// controller.SilentBeats are added. After that it is lost. 0: it is never lost for that.
 	Silence    time.Duration
 	Sequential bool
 	FirstCome  bool          // as in controller.Config
@@ -113,9 +113,8 @@ func New(c Config) (*Server, error) {
 	silence := c.Silence
 	if silence > 0 {
 		silence = max(silence, 4*c.Heartbeat)
-		// The connection should notice first that a worker cannot be reached, since a lease survives that. The state machine
-		// is only for workers that hang while their connections are open.
-		silence += 2 * c.Heartbeat
+		// The state machine is only for workers that hang while their connections are open.
+		silence += controller.SilentBeats * c.Heartbeat
 	}
 	stuckAfter := max(c.StuckAfter, 0)
 	if stuckAfter > 0 {
