@@ -82,6 +82,8 @@ type remote struct {
 	programs atomic.Uint64
 	slices   atomic.Uint64
 
+	hostMemory atomic.Int64 // what the tenant's operations may have under way on a worker's machine; 0: any
+
 	order      sync.Mutex // serializes submissions; taken before mu; guards what follows, up to armedPut
 	op         uint64     // number of the last operation
 	buf        []byte     // the message that is being sent
@@ -192,6 +194,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	if r.thread == nil {
 		r.thread = asksThread
 	}
+	r.hostMemory.Store(welcome.HostMemory)
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.lostWorkers(welcome.Vacant, welcome.Vacancy.Err())
 	r.batcher, _ = conn.(transport.Batcher)
@@ -395,6 +398,7 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 		}
 	}
 	r.settles(len(m.Ok) + len(m.Failed))
+	r.hostMemory.Store(m.HostMemory)
 	if m.Credit > 0 {
 		r.credit = int(min(m.Credit, 1<<30))
 	}

@@ -15,10 +15,12 @@ import (
 
 // JAX copies a sharded array to its devices shard by shard: one call for each, one behind the other. Such puts are
 // gathered: they become the rows of one operation that makes one object. The first row is given its operation's number
-// and object at once, and its message stays open: the next row joins it if it has the same shape and memory, and a
-// device that is not among the rows. A row for a lost worker stays alone, and fails at once. Long rows are pushed at
-// once, whether the message was sent or not. Short ones are put into memory that the workers read, and the message says
-// where (lay); if a worker cannot read there, all of them leave with the message, in one write for each worker.
+// and object at once, and its message stays open: the next row joins it if it has the same shape and memory, a device
+// that is not among the rows, and a place in what the session's tenant may have under way on the worker's machine: the
+// rows of one operation need that at once, those of two do not. A row for a lost worker stays alone, and fails at once.
+// Long rows are pushed at once, whether the message was sent or not. Short ones are put into memory that the workers
+// read, and the message says where (lay); if a worker cannot read there, all of them leave with the message, in one
+// write for each worker.
 //
 // The message is sent, and the put is closed
 //
@@ -82,13 +84,29 @@ func (o *openPut) fits(s *PutSpec) bool {
 		len(o.devices) < maxRows && !slices.Contains(o.devices, s.Devices[0])
 }
 
+// hasHostMemory reports whether one more row of an open put is within what the session's tenant may have under way on
+// the worker of its device.
+func (r *remote) hasHostMemory(o *openPut, device uint32) bool {
+	most := r.hostMemory.Load()
+	if most == 0 {
+		return true
+	}
+	rows := int64(1)
+	for _, d := range o.devices {
+		if r.worker(d) == r.worker(device) {
+			rows++
+		}
+	}
+	return o.shape.HostBytes() <= most/rows
+}
+
 // putRow numbers a put of one row: as a row of the open put, or as a new one, which it leaves open. Full reports
 // whether no other row can join.
 func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full bool, err error) {
 	r.order.Lock()
 	defer r.order.Unlock()
 	alone := r.isLost(r.worker(s.Devices[0]))
-	if o := r.open; o != nil && !alone && o.fits(s) && o.with.Join(s) {
+	if o := r.open; o != nil && !alone && o.fits(s) && r.hasHostMemory(o, s.Devices[0]) && o.with.Join(s) {
 		s.Object, s.Token, s.Gather = o.object, o.token, o.with
 		r.mu.Lock()
 		err, o.put.left = r.lost, o.put.left+1

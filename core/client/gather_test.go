@@ -277,6 +277,38 @@ func TestRowIsLostWithItsWorker(t *testing.T) {
 	})
 }
 
+// Rows are gathered as far as the tenant's quota of a worker's machine goes: those of one operation need it at once.
+func TestRowsKeepToTheQuotaOfHostMemory(t *testing.T) {
+	const row = 16 // bytes
+	for name, c := range map[string]struct {
+		worker uint64 // of the second device; that of the first is 1
+		quota  int64
+		want   []string
+	}{
+		"both fit":          {1, 2 * row, []string{"put 1 of object 10 to [0 1]"}},
+		"one fits":          {1, 2*row - 1, []string{"put 1 of object 10 to [0]", "put 2 of object 11 to [1]"}},
+		"none fits":         {1, row - 1, []string{"put 1 of object 10 to [0]", "put 2 of object 11 to [1]"}},
+		"one each":          {2, row, []string{"put 1 of object 10 to [0 1]"}},
+		"there is no quota": {1, 0, []string{"put 1 of object 10 to [0 1]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, when := range []string{"at first", "later"} {
+				bubble.Test(t, func(t *testing.T) {
+					n := connectOn(t, c.worker, map[string]int64{"at first": c.quota}[when])
+					if when == "later" {
+						n.says(wire.KindCompleted, &wire.Completed{HostMemory: c.quota})
+						synctest.Wait()
+					}
+					n.row(10, 0, new(rows), row/4)
+					n.row(11, 1, new(rows), row/4)
+					n.cluster.SendPuts()
+					n.wantSent(c.want...)
+				})
+			}
+		})
+	}
+}
+
 // A put to a worker that is lost fails, and none to another worker with it.
 func TestRowForALostWorkerStaysAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

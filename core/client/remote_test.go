@@ -35,7 +35,20 @@ func connect(t *testing.T) *near { return connectWith(t, nil) }
 
 func connectWith(t *testing.T, hurry func() bool) *near {
 	t.Helper()
-	n := &near{t: t, far: newFar(), exchange: new(noExchange), ends: make(chan Ended, 100)}
+	return connectTo(t, newFar(), hurry)
+}
+
+// connectOn is connect where the second device is another worker's, and the tenant has a quota of host memory.
+func connectOn(t *testing.T, second uint64, hostMemory int64) *near {
+	t.Helper()
+	f := newFar()
+	f.welcome.Devices[1].Worker, f.welcome.HostMemory = second, hostMemory
+	return connectTo(t, f, nil)
+}
+
+func connectTo(t *testing.T, f *far, hurry func() bool) *near {
+	t.Helper()
+	n := &near{t: t, far: f, exchange: new(noExchange), ends: make(chan Ended, 100)}
 	n.far.keep = true
 	var err error
 	n.cluster, err = Connect(context.Background(), Config{Dialer: n.far, Hello: &wire.Hello{}, Hurry: hurry,

@@ -148,8 +148,10 @@ func (st *State) rebuild() {
 	r.makeArrays()
 	r.makeGangs()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		r.loseMade(st.sessions[id])
-		r.goOn(st.sessions[id])
+		s := st.sessions[id]
+		r.loseMade(s)
+		r.goOn(s)
+		st.markDirty(s) // the file of tenants may say something else than before
 	}
 	st.note(about{kind: wire.EventMended}, "the controller has started again, and has its cluster back: "+
 		status.Count(len(st.present), "worker")+", "+status.Count(len(st.sessions), "session"), nil)

@@ -13,7 +13,8 @@ import (
 
 // Quotas of host memory. Bytes that a client sends or fetches, and those of a transfer, are in the memory of a worker's
 // machine while their operation is under way. A tenant's quota bounds these bytes on each worker. An operation that
-// would exceed it is held until earlier ones have ended, or fails if it exceeds the quota by itself.
+// would exceed it is held until earlier ones have ended, or fails if it exceeds the quota by itself. Clients know the
+// quota, so that they do not gather puts into one that fails though each of them would not.
 //
 // # Why nothing waits without end
 //
@@ -55,6 +56,16 @@ func (g *gang) hostUses(message any) []hostUse {
 		}
 	}
 	return takes.sorted()
+}
+
+// rowsOn returns how many rows of what a gang makes are on a worker.
+func (g *gang) rowsOn(slot int) (n int) {
+	for _, d := range g.place.rows {
+		if g.place.in.slot(d) == slot {
+			n++
+		}
+	}
+	return n
 }
 
 // hostTakes is bytes by worker's slot.
@@ -211,12 +222,16 @@ func (st *State) hostShortage(g *gang, why string) error {
 			parts = append(parts, fmt.Sprintf("%s of %s", shape.BytesText(bytes), s.owner()))
 		}
 	}
+	takes := shape.BytesText(need)
+	if n := g.rowsOn(slot); g.kind == wire.KindPut && n > 1 {
+		takes += fmt.Sprintf(" (%d shards of %s)", n, shape.BytesText(need/int64(n)))
+	}
 	use := shape.BytesText(has) + " are in use"
 	if len(parts) > 0 {
 		use += ": " + strings.Join(parts, ", ")
 	}
 	return status.New(status.ResourceExhausted, "%s takes %s of the memory of worker %s's machine, and operations of "+
 		"tenant %s may take %s there at a time, of which %s; %s; move less at a time, or ask the cluster's operator for a "+
-		"larger quota (host-memory) [%s, on worker %s]", g.name(), shape.BytesText(need), name, t.terms.Name,
+		"larger quota (host-memory) [%s, on worker %s]", g.name(), takes, name, t.terms.Name,
 		shape.BytesText(t.terms.HostMemory), use, why, g.name(), name)
 }

@@ -11,7 +11,7 @@ import (
 // Dirty reports whether Flush has something to tell.
 func (st *State) Dirty() bool { return len(st.dirty) > 0 }
 
-// flush tells clients which operations have ended.
+// flush tells clients which operations have ended, and what their tenants may have on a worker's machine.
 func (st *State) flush() {
 	for _, s := range st.dirty {
 		s.dirty = false
@@ -23,7 +23,8 @@ func (st *State) flush() {
 			for first := true; first || len(failed) > 0; first = false {
 				n := min(len(failed), wire.MaxFailures)
 				from := len(st.buffer)
-				st.buffer = (&wire.Completed{Ok: ok, Failed: failed[:n]}).Append(st.buffer)
+				st.buffer = (&wire.Completed{Ok: ok, Failed: failed[:n],
+					HostMemory: s.tenant.terms.HostMemory}).Append(st.buffer)
 				st.deliver(s.to(), wire.KindCompleted, st.buffer[from:])
 				ok, failed = nil, failed[n:]
 			}

@@ -196,7 +196,8 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
 	m = &wire.Welcome{Keeps: st.config.Keeps, Process: st.process, Session: s.id, Cluster: st.config.Cluster,
 		Proof:  wire.Prove(st.config.Key, st.process),
-		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
+		Credit: uint32(st.limits.Credit), HostMemory: owner.terms.HostMemory,
+		HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
 	if st.config.KeepTraces {
 		m.MaxTrace = maxTrace
 	}

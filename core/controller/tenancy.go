@@ -71,6 +71,11 @@ func (st *State) apply(table *tenant.Table) {
 			t = &tenancy{share: &schedule.Tenant{ID: st.tenant}}
 			st.tenants[terms.Name] = t
 		}
+		if t.terms.HostMemory != terms.HostMemory {
+			for _, s := range t.sessions {
+				st.markDirty(s) // its client keeps to the quota
+			}
+		}
 		t.terms, t.removed = terms, false
 		t.share = &schedule.Tenant{ID: t.share.ID, Weight: terms.Weight, Class: int(terms.Class),
 			AtLeast: terms.Guaranteed}

@@ -192,6 +192,9 @@ func printCompleted(w *strings.Builder, m *wire.Completed) {
 	for _, f := range m.Failed {
 		fmt.Fprintf(w, ", %d failed, %s", f.Number, said(f.Status))
 	}
+	if m.HostMemory > 0 {
+		fmt.Fprintf(w, ", may have %d bytes on a worker's machine", m.HostMemory)
+	}
 }
 
 func printSliceAnswer(w *strings.Builder, m *wire.SliceAnswer) {

@@ -197,12 +197,13 @@ func (m *Completed) Append(b []byte) []byte {
 	for _, f := range m.Failed {
 		b = appendMessage(b, 2, f)
 	}
-	return appendNumbers(appendNumber(b, 3, m.Credit), 4, m.Busy)
+	b = appendNumbers(appendNumber(b, 3, m.Credit), 4, m.Busy)
+	return appendNumber(b, 5, uint64(m.HostMemory))
 }
 
 // Parse reads an encoded message.
 func (m *Completed) Parse(b []byte) error {
-	m.Ok, m.Failed, m.Credit, m.Busy = m.Ok[:0], nil, 0, m.Busy[:0]
+	m.Ok, m.Failed, m.Credit, m.Busy, m.HostMemory = m.Ok[:0], nil, 0, m.Busy[:0], 0
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		b = rest
@@ -219,6 +220,8 @@ func (m *Completed) Parse(b []byte) error {
 			m.Credit = f.value
 		case f.number == 4:
 			m.Busy, err = parseNumbers(m.Busy, f)
+		case f.number == 5 && f.kind == protowire.VarintType:
+			m.HostMemory = int64(f.value)
 		}
 		if err != nil {
 			return malformed(KindCompleted, m, err)

@@ -45,7 +45,7 @@ func drawMessages(t *rapid.T) []appender {
 		}
 		run.Mixed = append(run.Mixed, m)
 	}
-	ends := &wire.Completed{Ok: list("ok"), Credit: draw("credit")}
+	ends := &wire.Completed{Ok: list("ok"), Credit: draw("credit"), HostMemory: int64(draw("host memory"))}
 	for _, n := range list("failed") {
 		ends.Failed = append(ends.Failed, &wire.Failure{Number: n,
 			Status: &wire.Status{Code: uint32(n % 17), Message: rapid.String().Draw(t, "message")}})
@@ -158,7 +158,7 @@ func FuzzParse(f *testing.F) {
 	add(&wire.Played{Gang: 1, Session: 2, Graph: 3, Op: 4, From: 5, Count: 6, First: 7,
 		Inputs: []uint64{8, 300}, Client: 9})
 	add(&wire.Completed{Ok: []uint64{1, 300},
-		Failed: []*wire.Failure{{Number: 3, Status: &wire.Status{Code: 14, Message: "lost"}}}, Credit: 5})
+		Failed: []*wire.Failure{{Number: 3, Status: &wire.Status{Code: 14, Message: "lost"}}}, Credit: 5, HostMemory: 6})
 	f.Add([]byte{0x20, 0x05, 0x20, 0x06})       // numbers of a list that are not packed
 	f.Add([]byte{0x0d, 1, 2, 3, 4, 0x22, 0x00}) // another type than that of the field, and an empty list
 	f.Fuzz(func(t *testing.T, b []byte) {

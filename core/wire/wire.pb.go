@@ -643,6 +643,7 @@ type Welcome struct {
 	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                                // of ROLE_CLIENT: that of the first devices
 	MorePlatforms []*Platform            `protobuf:"bytes,27,rep,name=more_platforms,json=morePlatforms,proto3" json:"more_platforms,omitempty"` // of ROLE_CLIENT: those of further devices, see Device.platform
 	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                                   // of ROLE_CLIENT: operations that may be under way at once
+	HostMemory    int64                  `protobuf:"varint,29,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`         // of ROLE_CLIENT: as that of Completed
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often a message is to come, Heartbeat if there is no other
 	SilenceMs     uint32                 `protobuf:"varint,28,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`            // after so long without a message this side takes the connection for broken
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none if it has to do without one
@@ -766,6 +767,13 @@ func (x *Welcome) GetMorePlatforms() []*Platform {
 func (x *Welcome) GetCredit() uint32 {
 	if x != nil {
 		return x.Credit
+	}
+	return 0
+}
+
+func (x *Welcome) GetHostMemory() int64 {
+	if x != nil {
+		return x.HostMemory
 	}
 	return 0
 }
@@ -5913,7 +5921,10 @@ type Completed struct {
 	Credit uint64                 `protobuf:"varint,3,opt,name=credit,proto3" json:"credit,omitempty"` // to a client: operations it may have under way from now on
 	// From a worker: the device time of each of ok in nanoseconds, all of its devices together. Gangs beyond
 	// its length took none.
-	Busy          []uint64 `protobuf:"varint,4,rep,packed,name=busy,proto3" json:"busy,omitempty"`
+	Busy []uint64 `protobuf:"varint,4,rep,packed,name=busy,proto3" json:"busy,omitempty"`
+	// To a client: bytes that its tenant's operations may have under way on each worker's machine from now on; 0: as many
+	// as they like.
+	HostMemory    int64 `protobuf:"varint,5,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5974,6 +5985,13 @@ func (x *Completed) GetBusy() []uint64 {
 		return x.Busy
 	}
 	return nil
+}
+
+func (x *Completed) GetHostMemory() int64 {
+	if x != nil {
+		return x.HostMemory
+	}
+	return 0
 }
 
 type Failure struct {
@@ -10921,7 +10939,7 @@ const file_wire_proto_rawDesc = "" +
 	"\breceived\x18\x05 \x01(\x04R\breceived\"9\n" +
 	"\aResumed\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\x8f\x06\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\xb0\x06\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -10935,7 +10953,9 @@ const file_wire_proto_rawDesc = "" +
 	"\bplatform\x18\n" +
 	" \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12>\n" +
 	"\x0emore_platforms\x18\x1b \x03(\v2\x17.pathways.wire.PlatformR\rmorePlatforms\x12\x16\n" +
-	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
+	"\x06credit\x18\v \x01(\rR\x06credit\x12\x1f\n" +
+	"\vhost_memory\x18\x1d \x01(\x03R\n" +
+	"hostMemory\x12!\n" +
 	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1d\n" +
 	"\n" +
 	"silence_ms\x18\x1c \x01(\rR\tsilenceMs\x12*\n" +
@@ -11409,12 +11429,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x04kind\x18\x03 \x01(\rR\x04kind\x12\x1c\n" +
 	"\toperation\x18\x04 \x01(\fR\toperation\x12\x16\n" +
 	"\x06client\x18\x05 \x01(\x04R\x06client\x12\x16\n" +
-	"\x06waited\x18\a \x01(\x04R\x06waitedJ\x04\b\x06\x10\a\"w\n" +
+	"\x06waited\x18\a \x01(\x04R\x06waitedJ\x04\b\x06\x10\a\"\x98\x01\n" +
 	"\tCompleted\x12\x0e\n" +
 	"\x02ok\x18\x01 \x03(\x04R\x02ok\x12.\n" +
 	"\x06failed\x18\x02 \x03(\v2\x16.pathways.wire.FailureR\x06failed\x12\x16\n" +
 	"\x06credit\x18\x03 \x01(\x04R\x06credit\x12\x12\n" +
-	"\x04busy\x18\x04 \x03(\x04R\x04busy\"\x81\x01\n" +
+	"\x04busy\x18\x04 \x03(\x04R\x04busy\x12\x1f\n" +
+	"\vhost_memory\x18\x05 \x01(\x03R\n" +
+	"hostMemory\"\x81\x01\n" +
 	"\aFailure\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x12\n" +
