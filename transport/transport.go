@@ -235,7 +235,7 @@ type Memory struct {
 }
 
 // Apart is a peer that an Exchange has no connection to, though it wants one and has
-// not heard that the peer is gone.
+// not heard that the peer is gone, from the controller or by its goodbye.
 type Apart struct {
 	Peer  uint64
 	Since time.Time

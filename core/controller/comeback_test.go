@@ -335,6 +335,21 @@ func TestQuotasHoldWhenTheControllerStartsAgain(t *testing.T) {
 	statustest.Equal(t, len(refused), 0, "sessions that do not come back since the quota is less now")
 }
 
+// A session that cannot come back has ended, and an event says why.
+func TestSessionThatCannotComeBackHasEnded(t *testing.T) {
+	b := newBed(t, Config{Keeps: true, Tenants: tableOf(t, "[tenants.default]")}, 2, 1)
+	st := New(Config{Keeps: true, Starts: 2, Tenants: tableOf(t, "[tenants.another]")})
+	refused, actions := st.Restore(b.facts())
+	if why := refused[b.client]; status.CodeOf(why) != status.PermissionDenied {
+		t.Errorf("the session of a tenant that was removed cannot come back since %v", why)
+	}
+	last := actions[len(actions)-1].Event
+	if last.Kind != wire.EventEnded || last.Session != 1 || last.Text != "session 1, client ended" ||
+		!strings.HasPrefix(last.Reason, "PERMISSION_DENIED") {
+		t.Errorf("the last event is %v", last)
+	}
+}
+
 // Clients keep to their tenants' quota of host memory: they hear it when their session begins, when the file of tenants
 // changes it, and from a controller that has started again, whose file may say something else.
 func TestClientsHearTheirQuotaOfHostMemory(t *testing.T) {

@@ -245,7 +245,20 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	st.session = max(st.session, k.Numbers.GetSession())
 	st.keepWhole(k.Boards)
 	st.restorePrograms(k)
-	return refused, st.beginComeback()
+	out = st.beginComeback()
+	st.noteEnds(k.Links, refused)
+	out, st.out = append(out, st.out...), nil
+	return refused, out
+}
+
+// noteEnds tells of the sessions that cannot come back.
+func (st *State) noteEnds(links []KeptLink, refused map[uint64]error) {
+	for _, l := range links {
+		if err := refused[l.Conn]; err != nil && l.Session != 0 {
+			st.note(about{kind: wire.EventEnded, session: l.Session, tenant: l.Tenant},
+				wire.Owner(l.Session, cmp.Or(l.Hello.GetName(), "a client"), l.Hello.GetUser(), l.Hello.GetMachine())+" ended", err)
+		}
+	}
 }
 
 // restoreLosses makes the records of lost workers, and returns their places, by process.

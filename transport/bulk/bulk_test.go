@@ -203,6 +203,9 @@ func TestClosedExchangeLeavesWithoutWarning(t *testing.T) {
 				for _, x := range w.Exchanges[:n-1] {
 					statustest.Fails(t, "what is expected of a process that has gone", <-ends, status.Unavailable,
 						"has gone: my disk is full")
+					if apart := x.(*Exchange).Apart(); len(apart) > 0 {
+						t.Errorf("it is told as one that cannot be reached: %v", apart)
+					}
 					x.PushBytes(n, key(10, 0), nil, func(err error) { ends <- err })
 					statustest.Fails(t, "what is pushed to a process that has gone", <-ends, status.Unavailable)
 				}

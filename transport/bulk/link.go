@@ -162,6 +162,9 @@ func (l *link) lost(err error) {
 		if bye.why != nil {
 			err = status.New(status.Unavailable, "%s has gone: %w", name, bye.why)
 		}
+		l.peer.mu.Lock()
+		l.peer.gone = true
+		l.peer.mu.Unlock()
 		if l.peer.lose(err) {
 			l.x.log.Debug("a peer has gone", "peer", name, "why", bye)
 		}

@@ -63,7 +63,7 @@ type peer struct {
 	tried   error     // dialing: the latest reason why it failed
 	away    error     // it cannot be reached for now: what is under way with it fails
 	lost    error     // why it has gone; nil while it is there
-	gone    bool      // as Peers says
+	gone    bool      // as Peers says, or its goodbye
 	breaks  transport.Breaks
 }
 
