@@ -42,15 +42,19 @@ func TestStatusShowsWhatDevicesWaitFor(t *testing.T) {
 	}
 	shows(t, showWaits, &wire.Report{Islands: []*wire.Report_Island{
 		{Workers: []*wire.Report_Worker{worker("w0",
-			&wire.Standing{Devices: []uint32{0, 1}, Gang: 9, Program: "jit_f", Line: "f.py:1", At: "all-reduce 0",
+			&wire.Standing{Devices: []uint32{0, 1}, Gang: 9, Program: "jit_f", Line: "f.py:1",
+				At:     "collective 0 (all-reduce)",
 				Awaits: "w1 (process 3)", SinceMs: 7000},
-			&wire.Standing{Devices: []uint32{2}, Gang: 8, Program: "jit_g", Line: "f.py:2", FirstCall: true, At: "all-reduce 1",
+			&wire.Standing{Devices: []uint32{2}, Gang: 8, Program: "jit_g", Line: "f.py:2", FirstCall: true,
+				At:     "collective 1 (all-reduce)",
 				Awaits: "device 0 of this worker", SinceMs: 8000}), worker("w1")}},
 		{Workers: []*wire.Report_Worker{worker("w2", &wire.Standing{Devices: []uint32{3}, Gang: 7,
 			Awaits: "bytes of w1", SinceMs: 61_000})}},
 	}}, "\nWORKER\tWAITS\n"+
-		"w0\tdevices 0-1 have waited for 7s in all-reduce 0 of jit_f (operation 9, called at f.py:1) for w1 (process 3)\n"+
-		"w0\tdevice 2 has waited for 8s in all-reduce 1 of jit_g (operation 8, first called at f.py:2) for device 0 of "+
+		"w0\tdevices 0-1 have waited for 7s in collective 0 (all-reduce) "+
+		"of jit_f (operation 9, called at f.py:1) for w1 (process 3)\n"+
+		"w0\tdevice 2 has waited for 8s in collective 1 (all-reduce) "+
+		"of jit_g (operation 8, first called at f.py:2) for device 0 of "+
 		"this worker\nw0\tand 1 more\n"+
 		"w2\tdevice 3 has stood for 1m1s at operation 7, which waits for bytes of w1\n")
 	shows(t, showWaits, &wire.Report{

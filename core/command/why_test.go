@@ -40,7 +40,7 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 		{Session: 5, UnderWay: 1}, {Session: 6}}
 	inReduce := func(process ...uint64) *wire.Standing {
 		return &wire.Standing{Devices: []uint32{0, 1}, Gang: 9, Session: 4, Program: "jit_step", Line: "train.py:88",
-			At: "all-reduce 0", Awaits: "worker-1 (process 2)", Processes: process, SinceMs: 7000}
+			At: "collective 0 (all-reduce)", Awaits: "worker-1 (process 2)", Processes: process, SinceMs: 7000}
 	}
 	for _, c := range []struct {
 		name  string
@@ -71,7 +71,8 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 				"it makes\n        sleep (a.py:3)\n"},
 		{"workers that wait for each other", inReduce(2), working(2, "w1", &wire.Heartbeat{
 			Standing: []*wire.Standing{inReduce(1)}}),
-			"    jit_step (called at train.py:88) is in all-reduce 0 on devices 0-1 of w1 for 7s: it waits for worker-1 " +
+			"    jit_step (called at train.py:88) is in collective 0 (all-reduce) " +
+				"on devices 0-1 of w1 for 7s: it waits for worker-1 " +
 				"(process 2)\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -79,7 +80,8 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 			got := chains(t, &wire.Report{HeartbeatMs: 2000, Sessions: sessions,
 				Islands: []*wire.Report_Island{{Workers: workers}}}, 4)
 			want := "session 4, node1:4711 of ada: 3 operations under way\n" +
-				"  jit_step (called at train.py:88) is in all-reduce 0 on devices 0-1 of w0 for 7s: it waits for worker-1 " +
+				"  jit_step (called at train.py:88) is in collective 0 (all-reduce) " +
+				"on devices 0-1 of w0 for 7s: it waits for worker-1 " +
 				"(process 2)\n" + c.want
 			if got != want {
 				t.Errorf("got\n%swant\n%s", got, want)

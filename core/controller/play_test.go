@@ -178,7 +178,7 @@ func TestNodesFailWithOneThatStoodStill(t *testing.T) {
 	for second := range int64(12) {
 		b.now += 1e9
 		b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{Standing: []*wire.Standing{{Gang: b.st.gang, Session: 1,
-			Devices: []uint32{0}, At: "all-reduce 0", SinceMs: 1000 * second, StillMs: 1000 * second}}})
+			Devices: []uint32{0}, At: "collective 0 (all-reduce)", SinceMs: 1000 * second, StillMs: 1000 * second}}})
 		b.step(Event{Kind: Tick})
 	}
 	statustest.EqualSlices(t, b.told(), []int{-2, -3, -4}, "the client heard of")

@@ -362,7 +362,7 @@ func stands(m *wire.Heartbeat, text string) error {
 	}
 	switch what {
 	case "collective":
-		s.At = "all-reduce 0"
+		s.At = "collective 0 (all-reduce)"
 	case "calls":
 		s.At = wire.AtFunction
 	case "behind":

@@ -29,7 +29,7 @@ func (everything) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	w.Process.Number, w.SilentMs = 1, 7500
 	w.Last.Running[0].Session, w.Last.Running[0].Devices, w.Last.Running[0].SinceMs = 3, []uint32{0, 1}, 3000
 	w.Last.Standing = []*wire.Standing{{Devices: []uint32{0}, Gang: 9, Session: 3, Program: "jit_reduce", Line: "f.py:1",
-		FirstCall: true, At: "all-reduce 0", Awaits: "w1", SinceMs: 7000}}
+		FirstCall: true, At: "collective 0 (all-reduce)", Awaits: "w1", SinceMs: 7000}}
 	r.Sessions[0].Name = attack
 	r.Sessions[0].Slices = []*wire.Report_Slice{{Slice: 1, Exclusive: true, Devices: []*wire.Span{{Worker: 1, Count: 2}}}}
 	r.Sessions[0].Held = &wire.Report_Held{Operations: 2, What: "jit_held", WaitsFor: "work", WorkerName: "w0"}
@@ -149,7 +149,8 @@ func TestPageInABrowser(t *testing.T) {
 	for _, want := range []string{"cluster c", "w0 2 × cpu", "&lt;img src=x onerror=", "jit_f", "w0/0-1 (exclusive)",
 		"4 devices, exclusive",
 		"2 of session 3, &lt;img src=x onerror=", "it began", "research", "jit_held",
-		"device 0 has waited for 7.0 s in all-reduce 0 of jit_reduce (operation 9, first called at f.py:1) for w1",
+		"device 0 has waited for 7.0 s in collective 0 (all-reduce) of jit_reduce " +
+			"(operation 9, first called at f.py:1) for w1",
 		"3.0 MiB of w0's machine", "its tenant's quota of host memory: its own earlier operations",
 		"slice 1 of session 3, &lt;img src=x onerror=",
 		"&gt; of research: 25.6 % of these devices, 1 computation",

@@ -2011,7 +2011,7 @@ type Standing struct {
 	Program       string                 `protobuf:"bytes,4,opt,name=program,proto3" json:"program,omitempty"`                        // "" if it is no computation
 	Line          string                 `protobuf:"bytes,5,opt,name=line,proto3" json:"line,omitempty"`                              // of the user's code that called it; may be empty
 	FirstCall     bool                   `protobuf:"varint,14,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where its session called the program first, see Running
-	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                                  // such as "all-reduce 0"; "" of an operation that they have not begun
+	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                                  // such as "collective 0 (all-reduce)"; "" of an operation that they have not begun
 	Awaits        string                 `protobuf:"bytes,7,opt,name=awaits,proto3" json:"awaits,omitempty"`                          // what they wait for, for people
 	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"`            // those that they wait for; at most 64
 	Missing       []uint32               `protobuf:"varint,9,rep,packed,name=missing,proto3" json:"missing,omitempty"`                // local devices that they wait for

@@ -32,7 +32,7 @@ func TestBytesThatComeAreNoStandstill(t *testing.T) {
 	} {
 		bytes = step.bytes
 		told, _ := w.tellWaits([]Wait{
-			{Gang: 7, At: "all-reduce 0", Processes: []uint64{2}, Since: step.after},
+			{Gang: 7, At: "collective 0 (all-reduce)", Processes: []uint64{2}, Since: step.after},
 			{Gang: 8, At: wire.AtFunction, Processes: []uint64{3}, Since: step.after},
 			{Gang: 9, Behind: true, Since: step.after},
 		}, moved, begun.Add(step.after))

@@ -73,7 +73,7 @@ func (w *Worker) Waits() []Wait {
 	for _, c := range in {
 		slices.Sort(c.Came)
 		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, For: w.whom(c), Since: c.Since,
-			At: fmt.Sprintf("%s %d", c.Op, c.Site), Processes: slices.Concat(c.From, c.To), Missing: c.Missing})
+			At: fmt.Sprintf("collective %d (%s)", c.Site, c.Op), Processes: slices.Concat(c.From, c.To), Missing: c.Missing})
 	}
 	for _, number := range slices.Sorted(maps.Keys(w.calls)) {
 		c := w.calls[number]

@@ -27,8 +27,10 @@ func TestWaitInACollectiveIsReported(t *testing.T) {
 				t.Helper()
 				s.until("the wait in a heartbeat", func() bool { return slices.Equal(s.waits[0], want) })
 			}
-			says("device 0 has waited for 6s in all-reduce 0 of sum (operation 1, called at train.py:3) for w1 (process 11)")
-			says("device 0 has waited for 15s in all-reduce 0 of sum (operation 1, called at train.py:3) for w1 (process 11)")
+			says("device 0 has waited for 6s in collective 0 (all-reduce) of sum " +
+				"(operation 1, called at train.py:3) for w1 (process 11)")
+			says("device 0 has waited for 15s in collective 0 (all-reduce) of sum " +
+				"(operation 1, called at train.py:3) for w1 (process 11)")
 			s.mu.Lock()
 			if len(s.waits[1]) > 0 {
 				t.Errorf("who is waited for says %q", s.waits[1])

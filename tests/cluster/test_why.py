@@ -79,7 +79,7 @@ def test_what_stands_still_is_aborted_with_its_cause_and_all_goes_on():
         for part in (
             "DEADLINE_EXCEEDED: jit__lambda",
             "jit__lambda (first called at <string>:",
-            "in all-reduce 0 on devices 0-1 of worker-0",
+            "in collective 0 (all-reduce) on devices 0-1 of worker-0",
             "--stuck-after",
             "it waits for worker-1",
             "worker-1 has said nothing for",
@@ -96,7 +96,7 @@ def test_what_stands_still_is_aborted_with_its_cause_and_all_goes_on():
         error = hear(client)
         for part in (
             "DEADLINE_EXCEEDED: jit__lambda",
-            "in all-reduce 0 on devices 0-1 of worker-0",
+            "in collective 0 (all-reduce) on devices 0-1 of worker-0",
             "worker-1 has ended its part without it",
         ):
             assert part in error, error
@@ -117,8 +117,9 @@ def test_why_names_a_function_that_does_not_return_and_a_worker_stopped_in_a_col
 
         client = cluster.start(STANDS)
         assert hear(client) == "called"
-        stands = r"jit_each \(called at <string>:\d+\) is in all-reduce"
-        named(rf"{stands} 0 on devices 0-1 of worker-1 for .*", "the client has not returned from a function")
+        stands = r"jit_each \(called at <string>:\d+\) is in collective"
+        waits = rf"{stands} 0 \(all-reduce\) on devices 0-1 of worker-1 for .*"
+        named(waits, "the client has not returned from a function")
         # One beside this Python is found where that is not on PATH.
         if shutil.which("py-spy", path=sysconfig.get_path("scripts")):
             assert re.search(r"\n +holds \(<string>:\d+\)\n", stack := why(PATH=os.devnull)), stack
@@ -128,7 +129,8 @@ def test_why_names_a_function_that_does_not_return_and_a_worker_stopped_in_a_col
         begun = time.monotonic()
         tell(client)
         # The controller sees by itself that one says nothing; where the other stands comes with its next heartbeat.
-        named(rf"{stands} \d on devices 0-1 of worker-0 for .*: it waits for worker-1", "worker-1 has said nothing for")
+        waits = rf"{stands} \d \(all-reduce\) on devices 0-1 of worker-0 for .*: it waits for worker-1"
+        named(waits, "worker-1 has said nothing for")
         assert time.monotonic() - begun < 5
         cluster.signal("worker-1", signal.SIGCONT)
         assert hear(client) == "[6.0, 7.0, 8.0, 9.0]"
