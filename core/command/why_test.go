@@ -93,13 +93,13 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 // Of a device that another one of its worker waits for, only what is known is said.
 func TestWhySaysWhatIsKnownOfADeviceThatIsMissing(t *testing.T) {
 	const gang = 9
-	waits := &wire.Standing{Devices: []uint32{0}, Gang: gang, Session: 4, Program: "f", At: "all-reduce 0",
+	waits := &wire.Standing{Devices: []uint32{0}, Gang: gang, Session: 4, Program: "f", At: "collective 0 (all-reduce)",
 		Awaits: "device 1 of this worker", Missing: []uint32{1}, SinceMs: 3000}
 	on := func(gang uint64, devices ...uint32) *wire.Running {
 		return &wire.Running{Gang: gang, Session: 5, Client: "b", Program: "g", Devices: devices, SinceMs: 4000}
 	}
 	const first = "session 4, a: 1 operation under way\n" +
-		"  f is in all-reduce 0 on device 0 of w0 for 3s: it waits for device 1 of this worker\n"
+		"  f is in collective 0 (all-reduce) on device 0 of w0 for 3s: it waits for device 1 of this worker\n"
 	for _, c := range []struct {
 		name string
 		last *wire.Heartbeat
