@@ -173,11 +173,16 @@ def pipelines_page(data):
     ]
     heads = ["line", "gpipe by SPMD", "1f1b by SPMD", "one worker by SPMD"]
     text += [table(heads, rows), ""]
-    ratios = (of["ways"]["gpipe"]["by spmd"]["median"] for of in data.values())
-    bubbles = " and ".join(f"{(1 - stages.BUBBLE) * times:.2f}" for times in ratios)
+
+    def with_bubbles(way):
+        ratios = (of["ways"][way]["by spmd"]["median"] for of in data.values())
+        return " and ".join(f"{(1 - stages.BUBBLE) * times:.2f}" for times in ratios)
+
     return text + paragraph(
         f"A pipeline loses less to a slow line than SPMD does. All stages share this machine's {os.cpu_count()}"
         " processors, so a bubble costs no time here. The paper's stages have processors of their own, and"
-        f" {stages.BUBBLE:.1%} of its GPipe's time are bubbles. If bubbles took as much here, gpipe would be {bubbles}"
-        f" times as fast as SPMD (the ratios above, times {1 - stages.BUBBLE:.3f}); the paper's is {paper:.3f} times."
+        f" {stages.BUBBLE:.1%} of its GPipe's time are bubbles. If bubbles took as much here, gpipe would be"
+        f" {with_bubbles('gpipe')} times as fast as SPMD (the ratios above, times {1 - stages.BUBBLE:.3f}); the paper's"
+        f" is {paper:.3f} times. One worker, which sends nothing, would have {with_bubbles('one')} with bubbles; a"
+        " pipeline may gain more than that, since one worker does not keep both processors busy all the time."
     )
