@@ -78,11 +78,8 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	if w := st.workerOf(on); w != nil {
 		r.Worker, r.WorkerName, r.Local = w.process.Number, w.name, uint32(on-w.base)
 	}
-	var holders []*session
-	r.WaitsFor, holders = st.waitOf(g)
-	if r.WaitsFor == waitsForClient {
-		holders = st.whereBytesGo(g.held.puts)
-	}
+	what, holders := st.waitOf(g)
+	r.WaitsFor = what
 	slot := -1
 	if r.WaitsFor == waitsForHost {
 		slot, _, r.Need = st.beyondHost(g)
@@ -130,7 +127,7 @@ func (st *State) waitOf(g *gang) (what string, holders []*session) {
 	need := st.needOf(g, true)
 	switch {
 	case g.held.puts != nil:
-		return waitsForClient, nil
+		return waitsForClient, st.whereBytesGo(g.held.puts)
 	case g.held.loading:
 		return waitsForProgram, nil
 	case g.s.line.length > 0:
