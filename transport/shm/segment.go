@@ -179,7 +179,7 @@ func (p *Pool) Settle() {
 	}
 }
 
-// mapped maps memory, which is to be touched.
+// mapped maps memory; touch gives it its pages.
 func mapped(fd int, size int64, flags, may int) ([]byte, error) {
 	data, err := pages.Map(fd, size, may, flags)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 // The bounds of a host's pools do not add up to one: each has its own, and some processes of a host know nothing of
 // each other. What they all see is the memory that the host has left. So each looks at that whenever it makes a
 // segment, before every step of it: of those that make long ones at once, none then takes more than a step of the
-// memory that is to be left. Nothing is locked and nothing written down, which a process that is stopped or killed
-// could leave behind.
+// memory that they should leave. There are no locks and no files that a process that is stopped or killed could leave
+// behind.
 
 const (
 	step       = 64 << 20 // of a segment

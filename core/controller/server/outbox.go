@@ -42,7 +42,7 @@ type outbox struct {
 	sending bool // by begin or a goroutine, or start has yet to be called
 	frames  []frame
 	bytes   int
-	late    *time.Timer // of an end that waits for what is to be sent
+	late    *time.Timer // of an end that waits until all is sent
 
 	conn    transport.Conn
 	pending func() int        // bytes that wait in the connection
@@ -91,7 +91,7 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 // start sends what was put so far, and everything that follows.
 func (o *outbox) start() { o.drainApart(o.take()) }
 
-// put sends a copy of payload, and reports whether leave is to be called.
+// put sends a copy of payload, and reports whether the caller must call leave.
 func (o *outbox) put(kind wire.Kind, payload []byte) (waits bool) {
 	if o.ended {
 		return false
@@ -107,9 +107,10 @@ func (o *outbox) put(kind wire.Kind, payload []byte) (waits bool) {
 	return o.putBehind(frame{message: &message{kind: kind, payload: slices.Clone(payload)}}, nil)
 }
 
-// putBehind puts a frame, which does not change, behind those that wait for leave, and reports whether it is to be
-// called. Room is for one frame, or nil. The connection's reader notices errors. A message that is too long for a frame
-// ends the connection, and the peer is told why; that short goodbye is the only message that is encoded under the lock.
+// putBehind puts a frame, which does not change, behind those that wait for leave, and reports whether the caller must
+// call it. Room is for one frame, or nil. The connection's reader notices errors. A message that is too long for a
+// frame ends the connection, and the peer is told why; that short goodbye is the only message that is encoded under the
+// lock.
 func (o *outbox) putBehind(f frame, room []frame) (waits bool) {
 	if o.ended {
 		return false
