@@ -174,13 +174,14 @@ def test_a_fragment_that_fails_names_its_stage_and_line(devices):
     line = f.__code__.co_firstlineno + 2
     (w, *_), (x, *_) = numbers(1, 1)
     compiled = mpmd.jit(f, config(devices, 3)).lower(w, x).compile()
-    y, _, nothing = compiled(w, x)
-    near(y, block(w, x))
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError)) as caught:
-        nothing.block_until_ready()
-    text = str(caught.value)
-    assert text.startswith("RESOURCE_EXHAUSTED: ")
-    assert re.search(rf"\[jit_\w*stage1\w*, called at {re.escape(__file__)}:{line}", text), text
+    near(compiled(w, x)[0], block(w, x))
+    for _ in range(400):  # who hears of it first, stage 1 or those who wait for it, differs from call to call
+        _, _, nothing = compiled(w, x)
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError)) as caught:
+            nothing.block_until_ready()
+        text = str(caught.value)
+        assert text.startswith("RESOURCE_EXHAUSTED: ")
+        assert re.search(rf"\[jit_\w*stage1\w*, called at {re.escape(__file__)}:{line}", text), text
 
 
 @EMBEDDED

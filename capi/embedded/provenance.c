@@ -86,7 +86,8 @@ static PJRT_Error* copy_of(PJRT_Error* err) {
 }
 
 // error_of returns the error of a run that has failed, which the caller frees; NULL if it has not failed, or not yet.
-static PJRT_Error* error_of(pw_provenance* o) {
+// In the latter case *open, if open is not NULL, is one of its events that are not ready.
+static PJRT_Error* error_of(pw_provenance* o, PJRT_Event** open) {
   if (o->failed) return copy_of(o->failed);
   if (atomic_load_explicit(&o->well, memory_order_relaxed)) return NULL;
   bool ended = o->num_events > 0;
@@ -96,6 +97,7 @@ static PJRT_Error* error_of(pw_provenance* o) {
     PJRT_Error* err = pw_under->PJRT_Event_IsReady(&is);
     if (err || !is.is_ready) {
       if (err) pw_error_free(err);
+      else if (open) *open = o->events[i];
       ended = false;
       continue;
     }
@@ -111,7 +113,7 @@ static PJRT_Error* error_of(pw_provenance* o) {
 static bool cannot_fail(pw_provenance* o) {
   PJRT_Error* err = NULL;
   if (o->at) {
-    err = error_of(o);
+    err = error_of(o, NULL);
   } else {
     bool all = true;
     for (size_t i = 0; i < o->num_parents && all; i++) all = cannot_fail(o->parents[i]);
@@ -154,7 +156,7 @@ pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* loc
       if (err) pw_error_free(err);
       else o->events[o->num_events++] = ready.event;
     }
-    PJRT_Error* err = error_of(o);
+    PJRT_Error* err = error_of(o, NULL);
     if (err) pw_error_free(err);
     if (!atomic_load_explicit(&o->well, memory_order_relaxed)) {
       char text[PW_LOCATION] = "", at[600] = "";
@@ -195,24 +197,29 @@ bool pw_provenance_fails(pw_array* a, PJRT_Error_Code code, const char* message)
 }
 
 // exchange replaces an error by that of the run that failed first, if it came of one, and reports whether it did.
-static bool exchange(PJRT_Error** err, pw_provenance* o) {
+//
+// Those who wait for a run's results may hear of its failure before its own events do, even on the thread that is about
+// to tell these. So where a run that has not told yet may have failed first, *open is an event of it that is not ready,
+// and exchange finds more once it is; otherwise *open is NULL.
+static bool exchange(PJRT_Error** err, pw_provenance* o, PJRT_Event** open) {
   pw_provenance* first = NULL;
   PJRT_Error* why = NULL;
+  *open = NULL;
   for (pw_provenance* next = o; next;) {
     pw_provenance* at = next;
     next = NULL;
     for (size_t i = 0; i < at->num_parents && next == NULL; i++) {
-      PJRT_Error* earlier = error_of(at->parents[i]);
+      PJRT_Error* earlier = error_of(at->parents[i], open);
       if (earlier == NULL) continue;
       if (why) pw_error_free(why);
       why = earlier;
       first = next = at->parents[i];
+      *open = NULL;
     }
   }
   if (first == NULL && o->at) {
-    first = o;
-    why = error_of(o);
-    if (why == NULL && o->num_events > 0) return false;
+    why = error_of(o, open);
+    if (why || o->num_events == 0) first = o;
   }
   if (first == NULL) return false;
   if (why) {
@@ -229,10 +236,11 @@ static bool exchange(PJRT_Error** err, pw_provenance* o) {
 }
 
 bool pw_provenance_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n) {
+  PJRT_Event* open;  // not waited for: the caller may hold the GIL, for which a run may wait
   bool known = false;
   for (size_t i = 0; i < n && !known; i++) {
     pw_provenance* o = provenance_of(inputs[i]->array);
-    known = o && exchange(err, o);
+    known = o && exchange(err, o, &open);
     pw_provenance_drop(o);
   }
   return known;
@@ -240,11 +248,12 @@ bool pw_provenance_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n
 
 PJRT_Error* pw_provenance_fault(pw_buffer* const* inputs, size_t n) {
   PJRT_Error* err = NULL;
+  PJRT_Event* open;
   for (size_t i = 0; i < n && err == NULL; i++) {
     pw_provenance* o = provenance_of(inputs[i]->array);
-    if (o && o->at) err = error_of(o);
-    for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = error_of(o->parents[p]);
-    if (err) exchange(&err, o);
+    if (o && o->at) err = error_of(o, NULL);
+    for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = error_of(o->parents[p], NULL);
+    if (err) exchange(&err, o, &open);
     pw_provenance_drop(o);
   }
   return err;
@@ -300,13 +309,6 @@ static pw_provenance* tracks(PJRT_Event* event, bool ends) {
   return o;
 }
 
-static PJRT_Error* told(PJRT_Error* err, PJRT_Event* event) {
-  pw_provenance* o = err ? tracks(event, false) : NULL;
-  if (o) exchange(&err, o);
-  pw_provenance_drop(o);
-  return err;
-}
-
 // The event that arrays have in the child of a fork: it has failed.
 static char forked_event;
 PJRT_Event* const pw_forked_event = (PJRT_Event*)&forked_event;
@@ -317,7 +319,18 @@ PJRT_Error* pw_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
     return NULL;
   }
   if (!PW_HAS(PJRT_Event_IsReady)) return pw_unimplemented("PJRT_Event_IsReady");
-  return pw_under->PJRT_Event_IsReady(args);
+  PJRT_Error* err = pw_under->PJRT_Event_IsReady(args);
+  pw_provenance* o = err || !args->is_ready || pw_forked ? NULL : tracks(args->event, false);
+  if (o == NULL) return err;
+  PW_ARGS(PJRT_Event_Error_Args, why);
+  why.event = args->event;
+  PJRT_Event* open = NULL;
+  PJRT_Error* failed = pw_under->PJRT_Event_Error(&why);
+  if (failed) exchange(&failed, o, &open);
+  if (failed) pw_error_free(failed);
+  args->is_ready = open == NULL;  // ready is what PJRT_Event_Error can explain without waiting
+  pw_provenance_drop(o);
+  return NULL;
 }
 
 PJRT_Error* pw_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
@@ -331,14 +344,33 @@ PJRT_Error* pw_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
   if (args->event == pw_forked_event) return pw_forked_error();
   if (!PW_HAS(PJRT_Event_Error)) return pw_unimplemented("PJRT_Event_Error");
   PJRT_Error* err = pw_under->PJRT_Event_Error(args);
-  return pw_forked ? err : told(err, args->event);
+  pw_provenance* o = err && !pw_forked ? tracks(args->event, false) : NULL;
+  PJRT_Event* open;
+  if (o) exchange(&err, o, &open);
+  pw_provenance_drop(o);
+  return err;
+}
+
+// explain is exchange for a caller that may wait.
+static void explain(PJRT_Error** err, pw_provenance* o) {
+  PJRT_Event* open;
+  while (exchange(err, o, &open), open) {
+    PW_ARGS(PJRT_Event_Await_Args, await);
+    await.event = open;
+    PJRT_Error* failed = pw_under->PJRT_Event_Await(&await);
+    if (failed) pw_error_free(failed);
+  }
 }
 
 // The child of a fork would wait for threads that it does not have.
 PJRT_Error* pw_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
   if (pw_forked) return pw_forked_error();
   if (!PW_HAS(PJRT_Event_Await)) return pw_unimplemented("PJRT_Event_Await");
-  return told(pw_under->PJRT_Event_Await(args), args->event);
+  PJRT_Error* err = pw_under->PJRT_Event_Await(args);
+  pw_provenance* o = err ? tracks(args->event, false) : NULL;
+  if (o) explain(&err, o);
+  pw_provenance_drop(o);
+  return err;
 }
 
 // A caller's function that gets the error of the provenance.
@@ -346,14 +378,33 @@ typedef struct {
   void (*callback)(PJRT_Error*, void*);
   void* arg;
   pw_provenance* provenance;
+  PJRT_Error* failed;
 } listener;
 
+static void on_ready(PJRT_Error* err, void* arg);
+
+static PJRT_Error* listen(listener* l, PJRT_Event* event) {
+  PW_ARGS(PJRT_Event_OnReady_Args, on);
+  on.event = event;
+  on.callback = on_ready;
+  on.user_arg = l;
+  return pw_under->PJRT_Event_OnReady(&on);
+}
+
 static void on_ready(PJRT_Error* err, void* arg) {
-  listener l = *(listener*)arg;
-  free(arg);
-  if (err) exchange(&err, l.provenance);
-  pw_provenance_drop(l.provenance);
-  l.callback(err, l.arg);
+  listener* l = arg;
+  if (l->failed == NULL) l->failed = err;
+  else if (err) pw_error_free(err);  // of the run that it has waited for
+  PJRT_Event* open = NULL;
+  if (l->failed) exchange(&l->failed, l->provenance, &open);
+  if (open) {
+    if ((err = listen(l, open)) == NULL) return;
+    pw_error_free(err);
+  }
+  listener last = *l;
+  free(l);
+  pw_provenance_drop(last.provenance);
+  last.callback(last.failed, last.arg);
 }
 
 PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
@@ -369,12 +420,8 @@ PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
     pw_provenance_drop(o);
     return pw_short("the callback of an event", sizeof *l);
   }
-  *l = (listener){args->callback, args->user_arg, o};
-  PW_ARGS(PJRT_Event_OnReady_Args, a);
-  a.event = args->event;
-  a.callback = on_ready;
-  a.user_arg = l;
-  PJRT_Error* err = pw_under->PJRT_Event_OnReady(&a);
+  *l = (listener){args->callback, args->user_arg, o, NULL};
+  PJRT_Error* err = listen(l, args->event);
   if (err) {
     pw_provenance_drop(o);
     free(l);
