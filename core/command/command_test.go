@@ -484,7 +484,9 @@ func TestUpRunsACommand(t *testing.T) {
 	t.Setenv(asCommand, "1")
 	dir := shortDir(t)
 	file := filepath.Join(dir, "address")
-	call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+file+"; exit 7").
+	t.Setenv("PATHWAYS_TOKEN", "that of another cluster, which the command may use as well")
+	call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c",
+		"echo $PATHWAYS_ADDRESS$PATHWAYS_TOKEN$PATHWAYS_TOKEN_FILE >"+file+"; exit 7").
 		ends(t, 7)
 	if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != at(dir).address() {
 		t.Errorf("the command saw %q, %v", b, err)

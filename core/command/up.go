@@ -273,7 +273,12 @@ func (p *program) failed(why error, s settings, c place) error {
 // run runs a user's command with the address of the cluster.
 func run(ctx context.Context, command []string, c place) error {
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env = append(os.Environ(), "PATHWAYS_ADDRESS="+c.address(), "PATHWAYS_TOKEN_FILE="+c.path(cluster.TokenFile))
+	// The token is found beside the controller's socket, and those of other clusters that the command uses beside theirs.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return name == "PATHWAYS_TOKEN" || name == "PATHWAYS_TOKEN_FILE"
+	})
+	cmd.Env = append(cmd.Env, "PATHWAYS_ADDRESS="+c.address())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // see program.endsWith
 	if err := cmd.Start(); err != nil {
