@@ -111,8 +111,11 @@ func (w *reasons) session(s *wire.Report_SessionReport) {
 		}
 	}
 	if h := s.Held; h.GetOperations() > 0 {
-		w.Say(1, "%s is held for %v, and %s behind it: it waits for %s", chain.Called(h.What, h), wire.Age(h.SinceMs),
-			status.Count(h.Operations-1, "operation"), WaitOf(h))
+		also := ""
+		if h.Operations > 1 {
+			also = ", and " + status.Count(h.Operations-1, "operation") + " behind it"
+		}
+		w.Say(1, "%s is held for %v%s: it waits for %s", chain.Called(h.What, h), wire.Age(h.SinceMs), also, WaitOf(h))
 	}
 	// Of several gangs that stand, the first may keep the others from beginning.
 	gangs := map[uint64]bool{}
@@ -167,7 +170,11 @@ func (w *reasons) others(s *wire.Report_SessionReport) {
 	for _, k := range w.Report.EachWorker() {
 		for _, c := range k.Last.GetRunning() {
 			if c.Session != s.Session {
-				w.Say(2, "%s of %s computes %s of %s for %v", chain.DeviceList(c.Devices), k.Process.GetName(),
+				computes := "computes"
+				if len(c.Devices) > 1 {
+					computes = "compute"
+				}
+				w.Say(2, "%s of %s %s %s of %s for %v", chain.DeviceList(c.Devices), k.Process.GetName(), computes,
 					chain.Called(c.Program, c), wire.Owner(c.Session, c.Client, c.User, c.Host), wire.Age(c.SinceMs))
 			}
 		}

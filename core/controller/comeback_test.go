@@ -307,6 +307,10 @@ func TestFirstCallsAreKnownWhenTheControllerStartsAgain(t *testing.T) {
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, Inputs: []uint64{1}, FirstOutput: 3})
 	g := b.st.gangs.Get(b.st.gang)
 	statustest.Equal(t, wire.Called(wire.Line(g.line), g.firstCall), "first called at train.py:3", "a run was")
+	b.st.note(g.about(wire.EventStuck), "it stands", nil)
+	e := b.st.eventsAfter(0, keepsEvents)
+	last := e[len(e)-1].event
+	statustest.Equal(t, wire.Called(last.Line, last.FirstCall), "first called at train.py:3", "an event says that it was")
 }
 
 // Quotas hold when the controller starts again: what a session had before counts, its device memory, and itself.

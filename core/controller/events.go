@@ -25,6 +25,7 @@ type about struct {
 	worker  uint64
 	gang    uint64
 	line    []byte // of the gang
+	first   bool   // line is that of the first call of its program
 }
 
 func (s *session) about(kind string) about {
@@ -32,9 +33,7 @@ func (s *session) about(kind string) about {
 }
 func (g *gang) about(kind string) about {
 	a := g.s.about(kind)
-	if a.gang = g.number; !g.firstCall {
-		a.line = g.line
-	}
+	a.gang, a.line, a.first = g.number, g.line, g.firstCall
 	return a
 }
 func (w *worker) about(kind string) about { return about{kind: kind, worker: w.process.Number} }
@@ -48,7 +47,8 @@ func (st *State) warn(a about, text string, err error) { st.record(a, text, err,
 func (st *State) record(a about, text string, err error, warn bool) {
 	st.happened++
 	e := &wire.Report_Event{Number: st.happened, Kind: a.kind, Warn: warn, Session: a.session, Tenant: a.tenant,
-		Worker: a.worker, Gang: a.gang, Line: wire.Line(a.line), Text: text}
+		Worker: a.worker, Gang: a.gang, Line: wire.Line(a.line),
+		FirstCall: a.first && len(a.line) > 0, Text: text}
 	if err != nil {
 		err = wire.Of(err).Err() // shortens a long text
 		e.Reason = fmt.Sprintf("%v: %v", status.CodeOf(err), err)

@@ -396,7 +396,7 @@ func For(to wire.Viewer, r *wire.Report) *wire.Report {
 	// the files of their tokens.
 	r.Events = copies(r.Events, func(e *wire.Report_Event) bool {
 		return e.Session != 0 && !to.Is(e.Tenant) || e.Kind == wire.EventLost || e.Kind == wire.EventTenants
-	}, func(e *wire.Report_Event) { e.Reason, e.Line = "", "" })
+	}, func(e *wire.Report_Event) { e.Reason, e.Line, e.FirstCall = "", "", false })
 	stands := func(s *wire.Standing) bool { return hidden(s.Session, s.Line) }
 	runs := func(c *wire.Running) bool { return hidden(c.Session, c.Line) }
 	r.Islands = copies(r.Islands, always, func(is *wire.Report_Island) {

@@ -10647,10 +10647,11 @@ type Report_Event struct {
 	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"` // that it is about; 0 is none
 	Worker        uint64                 `protobuf:"varint,6,opt,name=worker,proto3" json:"worker,omitempty"`   // Process.number; 0 is none
 	Text          string                 `protobuf:"bytes,7,opt,name=text,proto3" json:"text,omitempty"`
-	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // code and message of an error; empty where there is none
-	Tenant        string                 `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"` // whose session it is about; "" is none
-	Gang          uint64                 `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`   // that it is about; 0 is none
-	Line          string                 `protobuf:"bytes,11,opt,name=line,proto3" json:"line,omitempty"`    // of the user's code that asked for the gang, for operators and the tenant; "" is not known
+	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`                          // code and message of an error; empty where there is none
+	Tenant        string                 `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"`                          // whose session it is about; "" is none
+	Gang          uint64                 `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`                            // that it is about; 0 is none
+	Line          string                 `protobuf:"bytes,11,opt,name=line,proto3" json:"line,omitempty"`                             // of the user's code that asked for the gang, for operators and the tenant; "" is not known
+	FirstCall     bool                   `protobuf:"varint,12,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where the session called the program first, see Running
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10760,6 +10761,13 @@ func (x *Report_Event) GetLine() string {
 		return x.Line
 	}
 	return ""
+}
+
+func (x *Report_Event) GetFirstCall() bool {
+	if x != nil {
+		return x.FirstCall
+	}
+	return false
 }
 
 // The process that starts the dead processes of a cluster again.
@@ -11671,7 +11679,7 @@ const file_wire_proto_rawDesc = "" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x0e\n" +
 	"\x02at\x18\x04 \x01(\x04R\x02at\x120\n" +
-	"\acontent\x18\x05 \x01(\v2\x16.pathways.wire.ContentR\acontent\"\xe7&\n" +
+	"\acontent\x18\x05 \x01(\v2\x16.pathways.wire.ContentR\acontent\"\x86'\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11856,7 +11864,7 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\rR\x05lacks\x126\n" +
 	"\aholders\x18\v \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x12\x16\n" +
 	"\x06tenant\x18\f \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05quota\x18\r \x01(\rR\x05quota\x1a\xfc\x01\n" +
+	"\x05quota\x18\r \x01(\rR\x05quota\x1a\x9b\x02\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x15\n" +
 	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x12\n" +
@@ -11869,7 +11877,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06tenant\x18\t \x01(\tR\x06tenant\x12\x12\n" +
 	"\x04gang\x18\n" +
 	" \x01(\x04R\x04gang\x12\x12\n" +
-	"\x04line\x18\v \x01(\tR\x04line\x1a^\n" +
+	"\x04line\x18\v \x01(\tR\x04line\x12\x1d\n" +
+	"\n" +
+	"first_call\x18\f \x01(\bR\tfirstCall\x1a^\n" +
 	"\n" +
 	"Supervisor\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12>\n" +

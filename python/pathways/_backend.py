@@ -260,7 +260,8 @@ def _when_there(make: Callable[[], Any], asked: Settings) -> Any:
         if failure.message != told:
             told = failure.message
             # A batch job's log is looked at as well, when the job does not go on.
-            tell(f"waiting up to {left:.0f} s: {told}; Ctrl-C ends the wait", always=True)
+            form = ".0f" if left >= 1 else ".1g"
+            tell(f"waiting up to {left:{form}} s: {told}; Ctrl-C ends the wait", always=True)
         time.sleep(min(pause, left))
         pause = min(2 * pause, LAST_PAUSE)
 

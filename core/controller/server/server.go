@@ -573,6 +573,9 @@ func (s *Server) say(e *wire.Report_Event, err error) {
 	if e.Line != "" {
 		attrs = append(attrs, slog.String("line", e.Line))
 	}
+	if e.FirstCall { // the line is not that of the gang itself
+		attrs = append(attrs, slog.Bool("first_call", true))
+	}
 	if err != nil {
 		attrs = append(attrs, slog.Any("reason", err))
 	}
