@@ -146,7 +146,9 @@ def page(data):
     ]
     text += [table(["", "tokens a second", "of the one island", "processor time"], rows), ""]
     for way, target in TARGETS.items():
-        said = f"{WAYS[way]}: {ratio[way]:.1%} of one island's speed (target {target:.0%})"
+        between = f"which lie between {ratios[way][0]:.1%} and {ratios[way][-1]:.1%}"
+        said = f"{WAYS[way]}: {ratio[way]:.1%} of one island's speed in the median of the rounds, {between}"
+        said += f" (target {target:.0%})"
         text.append(verdict(f"This machine, {said}", ratio[way] >= target))
     text += ["", *paragraph(APART)]
     return text
