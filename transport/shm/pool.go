@@ -212,8 +212,9 @@ const keepAtMost = 4
 // Keeps reports whether size more bytes may be kept for long.
 func (p *Pool) Keeps(size int64) bool {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.used+size <= p.config.Limit/keepAtMost
+	beyond := p.used + size - p.config.Limit/keepAtMost
+	p.mu.Unlock()
+	return beyond <= 0 || beyond > p.config.Spare()
 }
 
 // Limit returns how many bytes all segments may have.
