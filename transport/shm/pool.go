@@ -262,8 +262,9 @@ func (a *Arena) Get(owner uint64, size int, then func(*Block, error)) {
 	if need := segmentFor(size, 0); need > p.config.Limit {
 		p.mu.Unlock()
 		then(nil, status.New(status.ResourceExhausted,
-			"%d bytes for %s are more than the %d that this process's transfers may use; raise the limit or send smaller pieces",
-			size, a.purpose, p.config.Limit))
+			"%d bytes for %s are more than the %d that this process's transfers may use, which is half of the memory that its "+
+				"machine or its control group has; send smaller pieces, or give it more memory", size, a.purpose,
+			p.config.Limit))
 		return
 	}
 	if b := a.take(owner, size); b != nil {
@@ -324,8 +325,8 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 		p.mu.Unlock()
 		unmap(gone)
 		return nil, status.New(status.ResourceExhausted, "%d bytes for %s do not fit beside %d bytes of memory that are in "+
-			"use, of %d that this process's transfers may use; release what is no longer needed or raise the limit", size,
-			a.purpose, mapped, p.config.Limit)
+			"use, of %d that this process's transfers may use, which is half of the memory that its machine or its control "+
+			"group has; release arrays, or give it more memory", size, a.purpose, mapped, p.config.Limit)
 	}
 	c := a.reserve(need, size)
 	p.mu.Unlock()

@@ -44,8 +44,9 @@ func (a *Arena) admit(rest int64) error {
 	if rest <= spare {
 		return nil
 	}
-	return status.New(status.ResourceExhausted, "%w: %d bytes for %s are needed, and %d may be taken; release arrays, "+
-		"end other programs, or run fewer workers here", errShort, rest, a.purpose, max(spare, 0))
+	return status.New(status.ResourceExhausted, "%w: %d bytes for %s are needed, and %d may be taken; release arrays "+
+		"and what was fetched, end other programs, run fewer workers here, or give the machine or its control group more "+
+		"memory", errShort, rest, a.purpose, max(spare, 0))
 }
 
 // lacks has the requests that wait try again in a while, unless they have waited for too long: it returns false then.
