@@ -71,7 +71,7 @@ func Dial(ctx context.Context, address string) (*Session, error) {
 		return nil, err
 	}
 	host, _ := os.Hostname()
-	pool := shm.NewPool(shm.Config{})
+	pool := shm.NewPool(shm.Config{Client: true})
 	return Open(pool, func(notify client.Notify) (client.Cluster, error) {
 		return cluster.Connect(ctx, cluster.ClientConfig{
 			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()),

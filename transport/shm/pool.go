@@ -46,7 +46,10 @@ const (
 type Config struct {
 	Limit int64         // bytes of all segments; half of the memory that the process may use
 	Idle  time.Duration // how long a segment without blocks stays; 10 s
-	Wait  time.Duration // how long requests wait for memory of the host while none of the pool's comes back; 2 min
+	Wait  time.Duration // how long requests wait for memory of the host while none of the pool's comes back; 30 s
+	// Client says that the pool is of a client. It leaves the host half as much memory as others do, so that arrays can
+	// still be fetched, and then released, where bytes that would become arrays have to wait.
+	Client bool
 	// Spare returns how many bytes segments may yet take of the host; what the system says.
 	Spare func() int64
 	// Pin announces memory for blocks to devices, and returns a function that announces its end, or nil. It takes
@@ -140,10 +143,10 @@ func NewPool(config Config) *Pool {
 		config.Idle = 10 * time.Second
 	}
 	if config.Wait == 0 {
-		config.Wait = 2 * time.Minute
+		config.Wait = 30 * time.Second
 	}
 	if config.Spare == nil {
-		config.Spare = spare(memory)
+		config.Spare = spare(left(memory, config.Client))
 	}
 	p := &Pool{config: config, all: map[*Segment]struct{}{}, arenas: map[*Arena]struct{}{}, owned: map[uint64]*int64{}}
 	p.settled.L, p.made.L = &p.mu, &p.mu
@@ -209,7 +212,8 @@ func (a *Arena) unlist() {
 // bytes on their way, which nothing else would make room for.
 const keepAtMost = 4
 
-// Keeps reports whether size more bytes may be kept for long.
+// Keeps reports whether size more bytes may be kept for long: a part of the pool, and more where the host has too
+// little memory for copies of what is beyond that part. Copies are of no pool, and nothing else would bound them.
 func (p *Pool) Keeps(size int64) bool {
 	p.mu.Lock()
 	beyond := p.used + size - p.config.Limit/keepAtMost
@@ -373,6 +377,7 @@ func (a *Arena) reserve(need int64, size int) *coming {
 // too little memory and the request waits for more, it returns neither a block nor an error.
 func (a *Arena) extend(c *coming, w *want) (b *Block, err error) {
 	p := a.pool
+	a.fit(c)
 	s, err := newSegment(a, c.number, c.size)
 	p.mu.Lock()
 	a.coming = slices.DeleteFunc(a.coming, func(other *coming) bool { return other == c })

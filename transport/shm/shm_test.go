@@ -201,7 +201,8 @@ func TestMakeDoesNotWait(t *testing.T) {
 func TestAllocationWaitsForFreedMemory(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
 	a, other := p.Arena("a", false, nil), p.Arena("b", false, nil)
-	statustest.Fails(t, "more than the limit", statustest.Of(try(a, 9<<20)), status.ResourceExhausted, "half of the memory")
+	statustest.Fails(t, "more than the limit", statustest.Of(try(a, 9<<20)), status.ResourceExhausted,
+		"half of the memory")
 	first := get(t, a, 8<<20)
 	if a.Try(0, 1) != nil {
 		t.Error("there is more memory than allowed")

@@ -29,14 +29,38 @@ type shortage struct {
 // errShort is of a segment that the host has no memory for.
 var errShort = errors.New("this host is short of memory")
 
-// spare returns a function that returns how many bytes segments may yet take of this host, which has so much memory.
-func spare(memory int64) func() int64 {
-	leave := left(memory)
+// spare returns a function that returns how many bytes segments may yet take of this host, which leave it so many.
+func spare(leave int64) func() int64 {
 	return func() int64 { return host.Available() - leave }
 }
 
-// left returns how much of a host's memory, or of a control group's, segments leave to everything else.
-func left(memory int64) int64 { return min(memory/16, 4<<30) }
+// left returns how much of a host's memory, or of a control group's, segments of a process leave to everything else.
+func left(memory int64, client bool) int64 {
+	leave := min(memory/16, 4<<30)
+	if client {
+		leave /= 2
+	}
+	return leave
+}
+
+// fit makes a segment that is to be made no longer than what is promised of it, if the host has no memory for all of
+// it: else who could have a block would wait for room that nobody has asked for.
+func (a *Arena) fit(c *coming) {
+	p := a.pool
+	p.mu.Lock()
+	exact := c.left < huge
+	p.mu.Unlock()
+	if exact || c.size <= p.config.Spare() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	less := c.left / huge * huge
+	c.size -= less
+	c.left -= less
+	a.mapped -= less
+	p.mapped -= less
+}
 
 // admit reports, as an error, that the host has no memory for the rest of a segment.
 func (a *Arena) admit(rest int64) error {

@@ -18,7 +18,8 @@ import (
 func TestSegmentsLeaveTheHostAPartOfItsMemory(t *testing.T) {
 	for memory, want := range map[int64]int64{0: 0, 1 << 30: 64 << 20, 24 << 30: 1536 << 20, 64 << 30: 4 << 30,
 		2 << 40: 4 << 30} {
-		statustest.Equal(t, left(memory), want, "bytes that are left of %d", memory)
+		statustest.Equal(t, left(memory, false), want, "bytes that are left of %d", memory)
+		statustest.Equal(t, left(memory, true), want/2, "bytes that clients leave of %d", memory)
 	}
 }
 
@@ -75,6 +76,57 @@ func TestPoolsOfAHostWaitForItsMemory(t *testing.T) {
 		(<-waits).Release()
 	}
 	p.Trim()
+}
+
+// Arrays that hold all that a worker may take are fetched and released; bytes that would become arrays wait for that.
+func TestFetchesGoOnWherePutsWait(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const memory, array = 64 << 20, 2 << 20
+		var pools []*Pool
+		of := func(client bool) func() int64 {
+			return func() int64 { return 3*array + left(memory, false) - left(memory, client) - taken(t, pools...) }
+		}
+		worker := NewPool(Config{Limit: 1 << 30, Spare: of(false)})
+		client := NewPool(Config{Limit: 1 << 30, Client: true, Spare: of(true)})
+		pools = []*Pool{worker, client}
+		puts, fetches := worker.Arena("puts", true, nil), client.Arena("fetches", true, nil)
+		const all = 8
+		put := make(chan *Block, all)
+		for range all {
+			puts.Get(0, array, func(b *Block, err error) {
+				statustest.Check(t, err)
+				put <- b
+			})
+		}
+		time.Sleep(2 * retryAfter) // until the worker may take no more
+		for range all {
+			array := <-put
+			if array == nil {
+				continue
+			}
+			fetches.Get(0, len(array.Data), func(b *Block, err error) {
+				statustest.Check(t, err)
+				if err == nil {
+					b.Release()
+				}
+				array.Release()
+			})
+		}
+		synctest.Wait()
+		worker.Trim()
+		client.Trim()
+	})
+}
+
+// A segment is made longer than its block, in view of others, only where the host has memory for that.
+func TestSegmentIsNoLongerThanTheHostHasMemory(t *testing.T) {
+	var p *Pool
+	p = NewPool(Config{Limit: 1 << 30, Spare: func() int64 { return 6<<20 - taken(t, p) }})
+	a := p.Arena("a", true, nil)
+	for range 3 {
+		defer statustest.Value(a.Make(2 << 20)).OK(t).Release()
+	}
+	statustest.Equal(t, p.Stats().Mapped, 6<<20, "bytes that count")
 }
 
 // Memory without blocks goes at once where the host has too little.
