@@ -45,6 +45,9 @@ type ControllerConfig struct {
 	Tenants string
 	// Again has the file of tenants read again for each signal; nil means never.
 	Again <-chan os.Signal
+	// LastWords returns what a process of this machine that has just ended said of the reason, such as in its log; ""
+	// means that this is not known. If LastWords is nil, that is so for all.
+	LastWords func(pid int) string
 	// HTTP is the address of the web page, such as "127.0.0.1:8080"; "" means that there is none.
 	HTTP string
 	// Listening is called when the controller listens at all addresses; nil is not.
@@ -149,7 +152,7 @@ func (c ControllerConfig) server(tenants *tenantFile, stopped func()) server.Con
 	config := server.Config{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
 		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, FirstCome: c.FirstCome, Log: c.Log, Stopped: stopped,
-		Died: died, KeepTraces: c.HTTP != "",
+		Died: c.died, KeepTraces: c.HTTP != "",
 	}
 	if tenants != nil {
 		config.Tenants, config.Reload = tenants.table.Load(), tenants.read

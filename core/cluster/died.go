@@ -49,10 +49,17 @@ func pidSpace() string {
 }
 
 // died implements link.Config.Died.
-func died(ctx context.Context, h *wire.Hello) error {
+func (c ControllerConfig) died(ctx context.Context, h *wire.Hello) error {
 	switch {
 	case h.Pid != 0 && h.PidSpace != "" && h.PidSpace == pidSpace():
-		return ended(ctx, int(h.Pid))
+		err := ended(ctx, int(h.Pid))
+		if err == nil || c.LastWords == nil {
+			return err
+		}
+		if words := c.LastWords(int(h.Pid)); words != "" {
+			return status.New(status.CodeOf(err), "%w; its last words: %s", err, words)
+		}
+		return err
 	case h.Worker != nil:
 		return refuses(ctx, asked(h.Worker.Addresses, h.Network != "" && h.Network == network()))
 	}

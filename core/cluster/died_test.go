@@ -16,7 +16,7 @@ import (
 func startDied(h *wire.Hello) (stop func(), answer <-chan error) {
 	ctx, stop := context.WithCancel(context.Background())
 	said := make(chan error, 1)
-	go func() { said <- died(ctx, h) }()
+	go func() { said <- ControllerConfig{}.died(ctx, h) }()
 	return stop, said
 }
 
@@ -33,7 +33,13 @@ func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
 	stdin.Close()
 	statustest.Equal(t, <-ending, errKilled, "a process that has ended") // before it is waited for
 	statustest.Check(t, process.Wait())
-	statustest.Equal(t, died(t.Context(), hello), errKilled, "a process that is no more")
+	statustest.Equal(t, ControllerConfig{}.died(t.Context(), hello), errKilled, "a process that is no more")
+	words := map[int]string{process.Process.Pid: "a device is missing"}
+	c := ControllerConfig{LastWords: func(pid int) string { return words[pid] }}
+	statustest.Fails(t, "a process that said why", c.died(t.Context(), hello), status.Unavailable,
+		errKilled.Error()[len("UNAVAILABLE: "):]+"; its last words: a device is missing")
+	clear(words)
+	statustest.Equal(t, c.died(t.Context(), hello), errKilled, "a process that said nothing")
 }
 
 // A worker has died when all its addresses refuse, of those that lead to it.
@@ -53,10 +59,11 @@ func TestWorkerElsewhereIsKnownToHaveEnded(t *testing.T) {
 	stop()
 	statustest.Checkf(t, <-listening, "a worker that listens at one of two addresses")
 	ports[1].Close()
-	statustest.Fails(t, "a worker that listens no more", died(t.Context(), hello), status.Unavailable,
-		ports[1].Addr().String())
+	statustest.Fails(t, "a worker that listens no more", ControllerConfig{}.died(t.Context(), hello),
+		status.Unavailable, ports[1].Addr().String())
 	hello.Network = "another"
-	statustest.Checkf(t, died(t.Context(), hello), "a worker with loopback addresses of another network")
+	statustest.Checkf(t, ControllerConfig{}.died(t.Context(), hello),
+		"a worker with loopback addresses of another network")
 	if got := asked([]string{"tcp:10.0.0.1:70", "tcp:host:70", "tcp:[::1]:70", "unix:x"}, false); !slices.Equal(got,
 		[]string{"10.0.0.1:70", "host:70"}) {
 		t.Errorf("asks at %v", got)

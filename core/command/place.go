@@ -351,16 +351,21 @@ func (p process) signal(s syscall.Signal) {
 	}
 }
 
-// tail returns the last lines of a log behind its first bytes.
-func tail(path string, first int64, lines int) string {
+// endBytes bounds what readEnd returns: the stack traces of a process's threads may be long.
+const endBytes = 256 << 10
+
+// readEnd returns the end of a log, of what is behind its first bytes.
+func readEnd(path string, first int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
 	b = b[min(first, int64(len(b))):]
-	if len(b) > 1<<16 {
-		b = b[len(b)-1<<16:]
-	}
-	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	return string(b[max(0, len(b)-endBytes):])
+}
+
+// tail returns the last lines of a log behind its first bytes.
+func tail(path string, first int64, lines int) string {
+	all := strings.Split(strings.TrimRight(readEnd(path, first), "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

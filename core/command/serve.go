@@ -113,7 +113,8 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		Listening: func(addresses []string) {
 			p.say("the controller listens at %s%s", strings.Join(addresses, ", "), shown)
 		},
-		Versions: p.Versions, Software: p.software(), Log: log,
+		LastWords: c.causeOf,
+		Versions:  p.Versions, Software: p.software(), Log: log,
 	})
 }
 

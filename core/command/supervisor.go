@@ -42,9 +42,6 @@ const (
 	lookEvery = 250 * time.Millisecond
 	// listedWithin is how long a supervisor waits for `pathways up` to add it to the list.
 	listedWithin = 10 * time.Second
-	// lastWords is the number of lines of a dead process's log that the supervisor repeats
-	// in its own.
-	lastWords = 3
 )
 
 func (p *program) supervisor() *cobra.Command {
@@ -160,7 +157,7 @@ func (w *vigil) findDead() (changed, over bool) {
 			continue
 		}
 		path := w.place.path(q.Name + ".log")
-		words := slog.String("last words", tail(path, q.LogBegins, lastWords))
+		words := slog.String("last words", lastWords(path, q.LogBegins))
 		switch v, in := w.rules.died(q.Name, w.clock()); {
 		case q.Name == controllerName && (v == givenUp || w.hasStopped()):
 			w.log.Warn("the controller has ended; ending the cluster", words)
