@@ -37,6 +37,9 @@ const deepest = 16
 // of them, but no shorter than a busy machine may keep a process waiting. Both are in milliseconds.
 func Quiet(heartbeat int64) int64 { return max(1000, 3*cmp.Or(heartbeat, 1000)) }
 
+// longIdle is for how many milliseconds a process of devices that compute must be idle before that looks wrong.
+const longIdle = 5000
+
 // Say adds a line.
 func (c *Chain) Say(depth int, format string, args ...any) {
 	c.Lines = append(c.Lines, strings.Repeat("  ", depth)+wire.Clean(fmt.Sprintf(format, args...)))
@@ -107,6 +110,10 @@ func (c *Chain) part(s *wire.Report_SessionReport, k *wire.Report_Worker, gang u
 			}
 			c.Say(depth, "%s computes on %s of %s for %v%s", Called(r.Program, r), DeviceList(r.Devices),
 				k.Process.GetName(), wire.Age(r.SinceMs), usually)
+			if idle := min(k.Last.GetIdleMs(), r.SinceMs); idle >= longIdle && len(k.Devices) > 1 {
+				c.Say(depth+1, "%s has used hardly any processor time for %v: its devices may wait for each other in a "+
+					"collective; after 60s of that, XLA ends the worker's process", k.Process.GetName(), wire.Age(idle))
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,6 +88,32 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 				t.Errorf("got\n%swant\n%s", got, want)
 			}
 		})
+	}
+}
+
+// Devices that compute use processor time. Those that wait for each other inside XLA do not.
+func TestWhySaysThatAWorkerWhichComputesIsIdle(t *testing.T) {
+	const idle = "    w0 has used hardly any processor time for 12s: its devices may wait for each other in a " +
+		"collective; after 60s of that, XLA ends the worker's process\n"
+	for _, c := range []struct {
+		devices         int // of the worker
+		idleMs, sinceMs int64
+		want            string
+	}{
+		{2, 12_000, 30_000, idle}, {2, 30_000, 12_000, idle},
+		{2, 4_000, 12_000, ""}, {2, 12_000, 4_000, ""}, {2, 0, 12_000, ""}, {1, 12_000, 30_000, ""},
+	} {
+		w := working(1, "w0", &wire.Heartbeat{IdleMs: c.idleMs,
+			Running: []*wire.Running{{Gang: 9, Session: 4, Program: "f", Devices: []uint32{0}, SinceMs: c.sinceMs}}})
+		w.Devices = make([]*wire.LocalDevice, c.devices)
+		got := chains(t, &wire.Report{
+			Sessions: []*wire.Report_SessionReport{{Session: 4, Name: "a", UnderWay: 1}},
+			Islands:  []*wire.Report_Island{{Workers: []*wire.Report_Worker{w}}}}, 4)
+		want := fmt.Sprintf("session 4, a: 1 operation under way\n  f computes on device 0 of w0 for %v\n%s",
+			wire.Age(c.sinceMs), c.want)
+		if got != want {
+			t.Errorf("got\n%swant\n%s", got, want)
+		}
 	}
 }
 

@@ -1700,7 +1700,9 @@ type Heartbeat struct {
 	MoreLinks uint32      `protobuf:"varint,15,opt,name=more_links,json=moreLinks,proto3" json:"more_links,omitempty"`
 	Connected uint32      `protobuf:"varint,16,opt,name=connected,proto3" json:"connected,omitempty"` // of a worker: how many workers and clients it has a connection to
 	// Of a worker: collectives that its devices have called and that have succeeded, since it began.
-	Collectives   []*CollectiveCount `protobuf:"bytes,17,rep,name=collectives,proto3" json:"collectives,omitempty"`
+	Collectives []*CollectiveCount `protobuf:"bytes,17,rep,name=collectives,proto3" json:"collectives,omitempty"`
+	// Of a worker of CPUs: for how long its process has used hardly any processor time. Devices that compute use some.
+	IdleMs        int64 `protobuf:"varint,18,opt,name=idle_ms,json=idleMs,proto3" json:"idle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1838,6 +1840,13 @@ func (x *Heartbeat) GetCollectives() []*CollectiveCount {
 		return x.Collectives
 	}
 	return nil
+}
+
+func (x *Heartbeat) GetIdleMs() int64 {
+	if x != nil {
+		return x.IdleMs
+	}
+	return 0
 }
 
 type CollectiveCount struct {
@@ -11061,7 +11070,7 @@ const file_wire_proto_rawDesc = "" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
 	"hostMemory\x12\x1a\n" +
-	"\bplatform\x18\v \x01(\rR\bplatform\"\xe8\x04\n" +
+	"\bplatform\x18\v \x01(\rR\bplatform\"\x81\x05\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
@@ -11080,7 +11089,8 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"more_links\x18\x0f \x01(\rR\tmoreLinks\x12\x1c\n" +
 	"\tconnected\x18\x10 \x01(\rR\tconnected\x12@\n" +
-	"\vcollectives\x18\x11 \x03(\v2\x1e.pathways.wire.CollectiveCountR\vcollectivesJ\x04\b\x04\x10\x05J\x04\b\n" +
+	"\vcollectives\x18\x11 \x03(\v2\x1e.pathways.wire.CollectiveCountR\vcollectives\x12\x17\n" +
+	"\aidle_ms\x18\x12 \x01(\x03R\x06idleMsJ\x04\b\x04\x10\x05J\x04\b\n" +
 	"\x10\v\"_\n" +
 	"\x0fCollectiveCount\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\tR\x02op\x12\x10\n" +

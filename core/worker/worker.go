@@ -533,6 +533,7 @@ func (w *Worker) heartbeats() {
 	t := time.NewTicker(w.config.Heartbeat)
 	defer t.Stop()
 	logged, seen, moved := journal{}, sightings{}, moves{}
+	idle := idleness{looked: time.Now(), used: processorTime(), since: time.Now()}
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -560,6 +561,9 @@ func (w *Worker) heartbeats() {
 		m.Collectives = w.countsCollectives()
 		running := w.running(seen, time.Now())
 		m.Running, m.MoreRunning = tell(running)
+		if w.driver.Platform() == "cpu" {
+			m.IdleMs = idle.look(time.Now(), processorTime()).Milliseconds()
+		}
 		if w.conn.Send(wire.KindHeartbeat, wire.Encode(nil, m)) != nil {
 			return // the reader learns why
 		}
