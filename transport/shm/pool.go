@@ -46,7 +46,9 @@ const (
 type Config struct {
 	Limit int64         // bytes of all segments; half of the memory that the process may use
 	Idle  time.Duration // how long a segment without blocks stays; 10 s
-	Wait  time.Duration // how long requests wait for memory of the host while none of the pool's comes back; 30 s
+	// Wait is how long requests wait for memory of the host while none of the pool's comes back; 90 s, since workers keep
+	// memory of former results for up to a minute.
+	Wait time.Duration
 	// Client says that the pool is of a client. It leaves the host half as much memory as others do, so that arrays can
 	// still be fetched, and then released, where bytes that would become arrays have to wait.
 	Client bool
@@ -143,7 +145,7 @@ func NewPool(config Config) *Pool {
 		config.Idle = 10 * time.Second
 	}
 	if config.Wait == 0 {
-		config.Wait = 30 * time.Second
+		config.Wait = 90 * time.Second
 	}
 	if config.Spare == nil {
 		config.Spare = spare(left(memory, config.Client))
