@@ -45,11 +45,12 @@ def test_a_script_of_the_gallery_runs(name, address, tmp_path):
 def test_a_notebook_runs_without_alarms(name, address, tmp_path, monkeypatch):
     pytest.importorskip("nbclient")
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "python")
+    import run_notebooks
     import test_notebooks
 
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = test_notebooks.run(name, tmp_path, address=address)
+    notebook = run_notebooks.run(name, tmp_path, address=address)
     assert not test_notebooks.alarming(notebook)
     assert len(test_notebooks.pictures(notebook)) == test_notebooks.PICTURES[name]
 

@@ -1,9 +1,15 @@
-"""Runs the notebooks of the examples, each in a kernel of its own; `make notebooks` keeps what they put out."""
+"""Runs the notebooks of the examples, each in a kernel of its own; `make notebooks` keeps what they put out.
 
+With names of notebooks as arguments, it runs those alone.
+"""
+
+import asyncio
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbclient
@@ -12,9 +18,34 @@ import nbformat
 NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
 HANG_SECONDS = 300  # a cell that takes so long hangs
 
+# Notebooks that another one, while it runs, asks its reader to open.
+ASKED_FOR = {"sharing": "sharing_class"}
+
+
+def run_all(
+    name: str, folder: Path, instead: dict[str, dict[str, str]] | None = None
+) -> dict[str, nbformat.NotebookNode]:
+    """Runs a notebook and the one that it asks for, each with its own texts instead of some; returns them by name."""
+    instead, other, beside = instead or {}, ASKED_FOR.get(name), {}
+    with ThreadPoolExecutor() as pool:
+
+        def open_other(cell, **_):
+            if cell.cell_type == "code" and f"{other}.ipynb" in cell.source:
+                beside[other] = pool.submit(run, other, folder, instead.get(other))
+
+        try:
+            ran = {name: run(name, folder, instead.get(name), before_cell=open_other)}
+        finally:  # where the other fails, this one waits for it in vain
+            others = {other: running.result() for other, running in beside.items()}
+    return ran | others
+
 
 def run(
-    name: str, folder: Path, instead: dict[str, str] | None = None, address: str | None = None
+    name: str,
+    folder: Path,
+    instead: dict[str, str] | None = None,
+    address: str | None = None,
+    before_cell: Callable[..., None] | None = None,
 ) -> nbformat.NotebookNode:
     """Runs a notebook in a folder and returns it with what its cells put out, each stream in one piece.
 
@@ -33,20 +64,18 @@ def run(
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
     away = ("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "JAX_PLATFORMS", "XLA_FLAGS")
-    kept = {variable: os.environ.pop(variable) for variable in away if variable in os.environ} | {
-        "PATH": os.environ["PATH"]
-    }
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {variable: value for variable, value in os.environ.items() if variable not in away}
+    variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
     if address:
-        os.environ["PATHWAYS_ADDRESS"] = address
-    try:
-        client = nbclient.NotebookClient(
-            notebook, timeout=HANG_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-        )
-        client.execute()
-    finally:
-        os.environ.pop("PATHWAYS_ADDRESS", None)
-        os.environ.update(kept)
+        variables["PATHWAYS_ADDRESS"] = address
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=HANG_SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        on_cell_execute=before_cell,
+    )
+    asyncio.run(client.async_execute(env=variables))  # its own loop, also in a thread
     notebook.metadata.update(metadata)
     for cell, source in zip(notebook.cells, sources, strict=True):
         cell.source = source
@@ -69,18 +98,20 @@ def _in_one_piece(outputs):
 
 
 def main():
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+    names = {path.stem for path in NOTEBOOKS.glob("*.ipynb")} - set(ASKED_FOR.values())
+    for name in sys.argv[1:] or sorted(names):
         # Cells print paths of the cluster, so its directory is the same wherever the notebooks are run.
         runtime = Path(tempfile.gettempdir()) / "notebooks"
         runtime.mkdir(mode=0o700)
         os.environ["XDG_RUNTIME_DIR"] = str(runtime)
         try:
             with tempfile.TemporaryDirectory() as folder:
-                notebook = run(path.stem, Path(folder))
+                notebooks = run_all(name, Path(folder))
         finally:
             shutil.rmtree(runtime)
-        nbformat.write(notebook, path)
-        print("ran", path.relative_to(NOTEBOOKS.parents[1]))
+        for each, notebook in notebooks.items():
+            nbformat.write(notebook, NOTEBOOKS / f"{each}.ipynb")
+            print("ran", f"notebooks/{each}.ipynb")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,18 @@ from conftest import THOROUGH
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbclient")
 
-from run_notebooks import NOTEBOOKS, run  # noqa: E402
+from run_notebooks import ASKED_FOR, NOTEBOOKS, run_all  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # of the packages that drive kernels
 
 # How many pictures each shows.
-PICTURES = {"first_steps": 4, "cluster": 3, "programs": 7, "mpmd": 4, "grpo": 2, "sharing": 1}
+PICTURES = {"first_steps": 4, "cluster": 3, "programs": 7, "mpmd": 4, "grpo": 2, "sharing": 1, "sharing_class": 1}
 
 # Phases in which clients keep all processors busy are shorter here than a reader's, whose picture they make.
-SHORTER = {"sharing": {"work(8)": "work(3)", "both(8, 8)": "both(3, 3)", "both(0, 8)": "both(0, 3)"}}
+SHORTER = {
+    "sharing": {"watched(work, 8)": "watched(work, 3)", "watched(time.sleep, 8)": "watched(time.sleep, 3)"},
+    "sharing_class": {"watched(work, 30)": "watched(work, 14)"},
+}
 
 # What differs from run to run in what cells print, and what stands for it here.
 VARIES = [
@@ -86,32 +89,31 @@ def kept(name):
     return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
 
 
-@pytest.fixture(scope="module", params=PICTURES)
+@pytest.fixture(scope="module", params=sorted(set(PICTURES) - set(ASKED_FOR.values())))
 def ran(request, tmp_path_factory):
-    """The name of a notebook, and the notebook as it has run."""
+    """A notebook as it has run, and the one that it asks for, by name."""
     folder = tmp_path_factory.mktemp(request.param)
     directory = tempfile.TemporaryDirectory(prefix="pw-")  # of a cluster; short, since paths of sockets are
     with directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", directory.name)
         patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # with it a kernel does not show what C code prints
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        notebook = run(request.param, folder, {} if THOROUGH else SHORTER.get(request.param))
-    return request.param, notebook
+        return run_all(request.param, folder, {} if THOROUGH else SHORTER)
 
 
 def test_a_notebook_runs_without_alarms(ran):
-    name, notebook = ran
-    assert not alarming(notebook) and not list(odd(notebook))
-    assert len(pictures(notebook)) == PICTURES[name]
+    for name, notebook in ran.items():
+        assert not alarming(notebook) and not list(odd(notebook)), name
+        assert len(pictures(notebook)) == PICTURES[name], name
 
 
 def test_notebooks_are_kept_as_they_run(ran):
-    name, notebook = ran
-    stored = kept(name)
-    nbformat.validate(stored)
-    assert not alarming(stored) and not list(odd(stored)) and len(pictures(stored)) == PICTURES[name]
-    assert "/home/" not in str(stored), f"{name} shows somebody's home directory"
-    assert list(texts(stored)) == list(texts(notebook)), f"{name} was stored by another version; run `make notebooks`"
+    for name, notebook in ran.items():
+        stored = kept(name)
+        nbformat.validate(stored)
+        assert not alarming(stored) and not list(odd(stored)) and len(pictures(stored)) == PICTURES[name], name
+        assert "/home/" not in str(stored), f"{name} shows somebody's home directory"
+        assert list(texts(stored)) == list(texts(notebook)), f"{name} is of another version; run `make notebooks`"
 
 
 def test_every_notebook_is_tested():
