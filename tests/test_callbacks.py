@@ -472,3 +472,33 @@ def test_debug_callbacks_in_shard_map_and_of_whole_arrays(devices):
     shardings = []
     jax.debug.inspect_array_sharding(jax.jit(lambda v: v * 2)(x), callback=shardings.append)
     assert shardings[0].is_equivalent_to(x.sharding, 1)
+
+
+@pytest.mark.embedded("on a cluster, the call of the program itself waits for its callbacks")
+def test_an_error_does_not_wait_for_a_callback_of_another_device(devices):
+    """A run's own error is told while the run that made its input is still in a callback on a second device."""
+    go, told = threading.Event(), []
+
+    def stays(x):
+        if x[0]:
+            told.append(go.wait(60))
+        return x
+
+    mesh = Mesh(np.array(devices[:2]), "d")
+    both = jax.shard_map(
+        lambda x: jax.pure_callback(stays, shape(2), x),
+        mesh=mesh,
+        in_specs=PartitionSpec("d"),
+        out_specs=PartitionSpec("d"),
+        check_vma=False,
+    )
+    fails = jax.jit(lambda x: (x + 1, jnp.zeros(2**39, "f") + x[0]))  # 2 TiB
+    y = jax.jit(both)(jax.device_put(np.array([0, 0, 1, 1], "f"), NamedSharding(mesh, PartitionSpec("d"))))
+    try:
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="RESOURCE_EXHAUSTED.*called at"):
+            first = next(shard.data for shard in y.addressable_shards if shard.device == devices[0])
+            fails(first)[0].block_until_ready()
+        assert not told
+    finally:
+        go.set()
+    assert np.array_equal(y, [0, 0, 1, 1]) and told == [True]

@@ -370,9 +370,10 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   }
   if (e->fails || c->inherits) {
     pw_provenance* provenance = pw_provenance_new(e, NULL, c->args->options, c->inputs, c->n * c->m,
-                                                  c->args->output_lists, c->n);
+                                                  c->args->output_lists, c->n, c->only);
     for (size_t o = 0; provenance && o < c->outs; o++) pw_provenance_set(c->arrays[o], provenance);
-    for (size_t d = 0; callers && d < c->n; d++) pw_provenance_track(callers[d], provenance);
+    for (size_t d = 0; callers && d < c->n; d++)
+      pw_provenance_track(callers[d], provenance, c->only ? c->only : e->devices[d]);
     pw_provenance_drop(provenance);
   }
   if (e->donates) pw_donated(c->inputs, c->n * c->m);  // before their memory counts as that of results

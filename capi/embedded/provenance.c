@@ -24,8 +24,11 @@ struct pw_provenance {
   int depth;
   char* at;  // its line in the user's program; NULL if it is not a run, and only joins others
   PJRT_Error* failed;  // for an array that was never made: its error
-  PJRT_Event** events;  // one for each device: its first result is ready, or has failed
-  size_t num_events;
+  struct end {
+    PJRT_Event* event;  // its first result is ready, or has failed
+    PJRT_Device* device;
+  }* ends;  // one for each device
+  size_t num_ends;
   size_t num_parents;
   pw_provenance* parents[kParents];  // runs that made its inputs
 };
@@ -37,6 +40,7 @@ typedef struct tracked {
   struct tracked* next;
   PJRT_Event* event;
   pw_provenance* provenance;
+  PJRT_Device* device;  // of what the event is of
 } tracked;
 static tracked* buckets[kBuckets];
 static _Atomic int64_t num_tracked;
@@ -52,10 +56,10 @@ static pw_provenance* hold(pw_provenance* o) {
 
 void pw_provenance_drop(pw_provenance* o) {
   if (o == NULL || atomic_fetch_sub_explicit(&o->refs, 1, memory_order_acq_rel) != 1) return;
-  for (size_t i = 0; i < o->num_events; i++) pw_destroy_event(o->events[i]);
+  for (size_t i = 0; i < o->num_ends; i++) pw_destroy_event(o->ends[i].event);
   for (size_t i = 0; i < o->num_parents; i++) pw_provenance_drop(o->parents[i]);
   if (o->failed) pw_error_free(o->failed);
-  free(o->events);
+  free(o->ends);
   if (o->at != kNowhere) free(o->at);
   free(o);
   PW_COUNT(provenances, -1);
@@ -85,35 +89,50 @@ static PJRT_Error* copy_of(PJRT_Error* err) {
   return pw_error(code, "%.*s", (int)size, text);
 }
 
+static bool is_ready(PJRT_Event* event) {
+  PW_ARGS(PJRT_Event_IsReady_Args, is);
+  is.event = event;
+  PJRT_Error* err = pw_under->PJRT_Event_IsReady(&is);
+  if (err) pw_error_free(err);
+  return err == NULL && is.is_ready;
+}
+
 // error_of returns the error of a run that has failed, which the caller frees; NULL if it has not failed, or not yet.
-// In the latter case *open, if open is not NULL, is one of its events that are not ready.
-static PJRT_Error* error_of(pw_provenance* o, PJRT_Event** open) {
+static PJRT_Error* error_of(pw_provenance* o) {
   if (o->failed) return copy_of(o->failed);
   if (atomic_load_explicit(&o->well, memory_order_relaxed)) return NULL;
-  bool ended = o->num_events > 0;
-  for (size_t i = 0; i < o->num_events; i++) {
-    PW_ARGS(PJRT_Event_IsReady_Args, is);
-    is.event = o->events[i];
-    PJRT_Error* err = pw_under->PJRT_Event_IsReady(&is);
-    if (err || !is.is_ready) {
-      if (err) pw_error_free(err);
-      else if (open) *open = o->events[i];
+  bool ended = o->num_ends > 0;
+  for (size_t i = 0; i < o->num_ends; i++) {
+    if (!is_ready(o->ends[i].event)) {
       ended = false;
       continue;
     }
     PW_ARGS(PJRT_Event_Error_Args, why);
-    why.event = o->events[i];
-    if ((err = pw_under->PJRT_Event_Error(&why))) return err;
+    why.event = o->ends[i].event;
+    PJRT_Error* err = pw_under->PJRT_Event_Error(&why);
+    if (err) return err;
   }
   if (ended) atomic_store_explicit(&o->well, true, memory_order_relaxed);
   return NULL;
+}
+
+// untold returns the event of a run that has not failed yet on which it depends whether it has failed on a device; NULL
+// if it has not. Where the run is not on that device, what it made has been copied: then it is any that is not ready.
+static PJRT_Event* untold(pw_provenance* o, const PJRT_Device* device) {
+  PJRT_Event* open = NULL;
+  for (size_t i = 0; i < o->num_ends; i++) {
+    bool ready = is_ready(o->ends[i].event);
+    if (o->ends[i].device == device) return ready ? NULL : o->ends[i].event;
+    if (!ready) open = o->ends[i].event;
+  }
+  return open;
 }
 
 // cannot_fail reports whether nothing of a provenance can fail any more.
 static bool cannot_fail(pw_provenance* o) {
   PJRT_Error* err = NULL;
   if (o->at) {
-    err = error_of(o, NULL);
+    err = error_of(o);
   } else {
     bool all = true;
     for (size_t i = 0; i < o->num_parents && all; i++) all = cannot_fail(o->parents[i]);
@@ -133,7 +152,7 @@ static void add_parent(pw_provenance* o, pw_provenance* run) {
 
 pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* location,
                                  const PJRT_ExecuteOptions* options, pw_buffer* const* inputs, size_t num_inputs,
-                                 PJRT_Buffer** const* results, size_t n) {
+                                 PJRT_Buffer** const* results, size_t n, PJRT_Device* only) {
   // The run is launched, and nothing but its results can be returned. If memory is short, their errors lack the line of
   // the run.
   pw_provenance* o = pw_zeros(1, sizeof *o);
@@ -148,15 +167,15 @@ pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* loc
     pw_provenance_drop(from);
   }
   if (location || e->fails) {
-    o->events = pw_zeros(n, sizeof *o->events);
-    for (size_t d = 0; o->events && e->num_outputs && d < n; d++) {
+    o->ends = pw_zeros(n, sizeof *o->ends);
+    for (size_t d = 0; o->ends && e->num_outputs && d < n; d++) {
       PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
       ready.buffer = results[d][0];
       PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
       if (err) pw_error_free(err);
-      else o->events[o->num_events++] = ready.event;
+      else o->ends[o->num_ends++] = (struct end){ready.event, only ? only : e->devices[d]};
     }
-    PJRT_Error* err = error_of(o, NULL);
+    PJRT_Error* err = error_of(o);
     if (err) pw_error_free(err);
     if (!atomic_load_explicit(&o->well, memory_order_relaxed)) {
       char text[PW_LOCATION] = "", at[600] = "";
@@ -196,30 +215,34 @@ bool pw_provenance_fails(pw_array* a, PJRT_Error_Code code, const char* message)
   return true;
 }
 
-// exchange replaces an error by that of the run that failed first, if it came of one, and reports whether it did.
+// exchange replaces an error, of what is on a device, by that of the run that failed first, if it came of one, and
+// reports whether it did.
 //
 // Those who wait for a run's results may hear of its failure before its own events do, even on the thread that is about
 // to tell these. So where a run that has not told yet may have failed first, *open is an event of it that is not ready,
 // and exchange finds more once it is; otherwise *open is NULL.
-static bool exchange(PJRT_Error** err, pw_provenance* o, PJRT_Event** open) {
+static bool exchange(PJRT_Error** err, pw_provenance* o, const PJRT_Device* device, PJRT_Event** open) {
   pw_provenance* first = NULL;
   PJRT_Error* why = NULL;
-  *open = NULL;
   for (pw_provenance* next = o; next;) {
     pw_provenance* at = next;
     next = NULL;
+    *open = NULL;
     for (size_t i = 0; i < at->num_parents && next == NULL; i++) {
-      PJRT_Error* earlier = error_of(at->parents[i], open);
-      if (earlier == NULL) continue;
-      if (why) pw_error_free(why);
-      why = earlier;
-      first = next = at->parents[i];
-      *open = NULL;
+      PJRT_Error* earlier = error_of(at->parents[i]);
+      if (earlier) {
+        if (why) pw_error_free(why);
+        why = earlier;
+        first = next = at->parents[i];
+      } else if (*open == NULL) {
+        *open = untold(at->parents[i], device);
+      }
     }
   }
   if (first == NULL && o->at) {
-    why = error_of(o, open);
-    if (why || o->num_events == 0) first = o;
+    why = error_of(o);
+    if (why || o->num_ends == 0) first = o;
+    else if (*open == NULL) *open = untold(o, device);
   }
   if (first == NULL) return false;
   if (why) {
@@ -240,7 +263,7 @@ bool pw_provenance_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n
   bool known = false;
   for (size_t i = 0; i < n && !known; i++) {
     pw_provenance* o = provenance_of(inputs[i]->array);
-    known = o && exchange(err, o, &open);
+    known = o && exchange(err, o, inputs[i]->device, &open);
     pw_provenance_drop(o);
   }
   return known;
@@ -251,9 +274,9 @@ PJRT_Error* pw_provenance_fault(pw_buffer* const* inputs, size_t n) {
   PJRT_Event* open;
   for (size_t i = 0; i < n && err == NULL; i++) {
     pw_provenance* o = provenance_of(inputs[i]->array);
-    if (o && o->at) err = error_of(o, NULL);
-    for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = error_of(o->parents[p], NULL);
-    if (err) exchange(&err, o, &open);
+    if (o && o->at) err = error_of(o);
+    for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = error_of(o->parents[p]);
+    if (err) exchange(&err, o, inputs[i]->device, &open);
     pw_provenance_drop(o);
   }
   return err;
@@ -266,36 +289,38 @@ PJRT_Error* pw_provenance_error(PJRT_Error* err, pw_buffer* buffer) {
 
 // ---- events ----
 
-static void track(PJRT_Event* event, pw_provenance* o) {
+static void track(PJRT_Event* event, pw_provenance* o, PJRT_Device* device) {
   tracked* t = pw_alloc(sizeof *t);
   if (t == NULL) return;  // the event is the plugin's, and fires with the plugin's own error
   tracked** b = bucket(event);
   pthread_mutex_lock(&mu);
-  *t = (tracked){*b, event, hold(o)};
+  *t = (tracked){*b, event, hold(o), device};
   *b = t;
   atomic_fetch_add_explicit(&num_tracked, 1, memory_order_relaxed);
   pthread_mutex_unlock(&mu);
 }
 
-void pw_provenance_track(PJRT_Event* event, pw_provenance* o) {
-  if (event && o && !cannot_fail(o)) track(event, o);
+void pw_provenance_track(PJRT_Event* event, pw_provenance* o, PJRT_Device* device) {
+  if (event && o && !cannot_fail(o)) track(event, o, device);
 }
 
 void pw_provenance_event(PJRT_Event* event, pw_buffer* buffer) {
   pw_provenance* o = provenance_of(buffer->array);
-  pw_provenance_track(event, o);
+  pw_provenance_track(event, o, buffer->device);
   pw_provenance_drop(o);
 }
 
-// tracks returns the provenance of an event that was handed out, with a reference. With ends, the event is no longer
-// tracked.
-static pw_provenance* tracks(PJRT_Event* event, bool ends) {
+// tracks returns the provenance of an event that was handed out, with a reference, and the device of what it is of.
+// With ends, the event is no longer tracked.
+static pw_provenance* tracks(PJRT_Event* event, bool ends, PJRT_Device** device) {
+  *device = NULL;
   if (atomic_load_explicit(&num_tracked, memory_order_relaxed) == 0) return NULL;
   pw_provenance* o = NULL;
   tracked* gone = NULL;
   pthread_mutex_lock(&mu);
   tracked** t = bucket(event);
   while (*t && (*t)->event != event) t = &(*t)->next;
+  if (*t) *device = (*t)->device;
   if (*t && ends) {
     gone = *t;
     *t = gone->next;
@@ -320,13 +345,14 @@ PJRT_Error* pw_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
   }
   if (!PW_HAS(PJRT_Event_IsReady)) return pw_unimplemented("PJRT_Event_IsReady");
   PJRT_Error* err = pw_under->PJRT_Event_IsReady(args);
-  pw_provenance* o = err || !args->is_ready || pw_forked ? NULL : tracks(args->event, false);
+  PJRT_Device* device;
+  pw_provenance* o = err || !args->is_ready || pw_forked ? NULL : tracks(args->event, false, &device);
   if (o == NULL) return err;
   PW_ARGS(PJRT_Event_Error_Args, why);
   why.event = args->event;
   PJRT_Event* open = NULL;
   PJRT_Error* failed = pw_under->PJRT_Event_Error(&why);
-  if (failed) exchange(&failed, o, &open);
+  if (failed) exchange(&failed, o, device, &open);
   if (failed) pw_error_free(failed);
   args->is_ready = open == NULL;  // ready is what PJRT_Event_Error can explain without waiting
   pw_provenance_drop(o);
@@ -336,7 +362,8 @@ PJRT_Error* pw_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
 PJRT_Error* pw_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
   if (args->event == pw_forked_event) return NULL;
   if (!PW_HAS(PJRT_Event_Destroy)) return pw_unimplemented("PJRT_Event_Destroy");
-  if (!pw_forked) pw_provenance_drop(tracks(args->event, true));
+  PJRT_Device* device;
+  if (!pw_forked) pw_provenance_drop(tracks(args->event, true, &device));
   return pw_under->PJRT_Event_Destroy(args);
 }
 
@@ -344,17 +371,18 @@ PJRT_Error* pw_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
   if (args->event == pw_forked_event) return pw_forked_error();
   if (!PW_HAS(PJRT_Event_Error)) return pw_unimplemented("PJRT_Event_Error");
   PJRT_Error* err = pw_under->PJRT_Event_Error(args);
-  pw_provenance* o = err && !pw_forked ? tracks(args->event, false) : NULL;
+  PJRT_Device* device;
+  pw_provenance* o = err && !pw_forked ? tracks(args->event, false, &device) : NULL;
   PJRT_Event* open;
-  if (o) exchange(&err, o, &open);
+  if (o) exchange(&err, o, device, &open);
   pw_provenance_drop(o);
   return err;
 }
 
 // explain is exchange for a caller that may wait.
-static void explain(PJRT_Error** err, pw_provenance* o) {
+static void explain(PJRT_Error** err, pw_provenance* o, const PJRT_Device* device) {
   PJRT_Event* open;
-  while (exchange(err, o, &open), open) {
+  while (exchange(err, o, device, &open), open) {
     PW_ARGS(PJRT_Event_Await_Args, await);
     await.event = open;
     PJRT_Error* failed = pw_under->PJRT_Event_Await(&await);
@@ -367,8 +395,9 @@ PJRT_Error* pw_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
   if (pw_forked) return pw_forked_error();
   if (!PW_HAS(PJRT_Event_Await)) return pw_unimplemented("PJRT_Event_Await");
   PJRT_Error* err = pw_under->PJRT_Event_Await(args);
-  pw_provenance* o = err ? tracks(args->event, false) : NULL;
-  if (o) explain(&err, o);
+  PJRT_Device* device;
+  pw_provenance* o = err ? tracks(args->event, false, &device) : NULL;
+  if (o) explain(&err, o, device);
   pw_provenance_drop(o);
   return err;
 }
@@ -378,6 +407,7 @@ typedef struct {
   void (*callback)(PJRT_Error*, void*);
   void* arg;
   pw_provenance* provenance;
+  PJRT_Device* device;
   PJRT_Error* failed;
 } listener;
 
@@ -396,7 +426,7 @@ static void on_ready(PJRT_Error* err, void* arg) {
   if (l->failed == NULL) l->failed = err;
   else if (err) pw_error_free(err);  // of the run that it has waited for
   PJRT_Event* open = NULL;
-  if (l->failed) exchange(&l->failed, l->provenance, &open);
+  if (l->failed) exchange(&l->failed, l->provenance, l->device, &open);
   if (open) {
     if ((err = listen(l, open)) == NULL) return;
     pw_error_free(err);
@@ -413,14 +443,15 @@ PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
     return NULL;
   }
   if (!PW_HAS(PJRT_Event_OnReady)) return pw_unimplemented("PJRT_Event_OnReady");
-  pw_provenance* o = tracks(args->event, false);
+  PJRT_Device* device;
+  pw_provenance* o = tracks(args->event, false, &device);
   if (o == NULL) return pw_under->PJRT_Event_OnReady(args);
   listener* l = pw_alloc(sizeof *l);
   if (l == NULL) {
     pw_provenance_drop(o);
     return pw_short("the callback of an event", sizeof *l);
   }
-  *l = (listener){args->callback, args->user_arg, o, NULL};
+  *l = (listener){args->callback, args->user_arg, o, device, NULL};
   PJRT_Error* err = listen(l, args->event);
   if (err) {
     pw_provenance_drop(o);

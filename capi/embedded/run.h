@@ -72,14 +72,15 @@ void pw_place_text(char* text, size_t size, const PJRT_LoadedExecutable* e, cons
 // is on this thread.
 pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* location,
                                  const PJRT_ExecuteOptions* options,
-                                 pw_buffer* const* inputs, size_t num_inputs, PJRT_Buffer** const* results, size_t n);
+                                 pw_buffer* const* inputs, size_t num_inputs, PJRT_Buffer** const* results, size_t n,
+                                 PJRT_Device* only);
 void pw_provenance_drop(pw_provenance* provenance);
 void pw_provenance_set(pw_array* array, pw_provenance* provenance);
 void pw_provenance_pass(pw_buffer* from, pw_array* to);  // to is a copy of from
 // The array was never made, and this is its error. False: there is no memory to keep it.
 bool pw_provenance_fails(pw_array* array, PJRT_Error_Code code, const char* message);
-// The event is handed out: its error will be that of the provenance.
-void pw_provenance_track(PJRT_Event* event, pw_provenance* provenance);
+// The event is handed out, of what is on a device: its error will be that of the provenance.
+void pw_provenance_track(PJRT_Event* event, pw_provenance* provenance, PJRT_Device* device);
 void pw_provenance_event(PJRT_Event* event, pw_buffer* buffer);
 extern PJRT_Event* const pw_forked_event;  // of arrays in the child of a fork: it has failed
 // For an error that is handed out, of a run with these inputs: if one of their provenances has failed, it replaces the

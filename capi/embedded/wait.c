@@ -120,9 +120,10 @@ static void take_over(pw_run* r) {
 static void adopt(pw_run* r, PJRT_Buffer** const* results, PJRT_Event** done) {
   pw_provenance* provenance =
       pw_provenance_new(r->executable, r->location, NULL, r->inputs, r->num_devices * r->num_args, results,
-                        r->num_devices);
+                        r->num_devices, r->only);
   for (size_t o = 0; provenance && o < r->num_outputs; o++) pw_provenance_set(r->arrays[o], provenance);
-  for (size_t d = 0; done && d < r->num_devices; d++) pw_provenance_track(done[d], provenance);
+  for (size_t d = 0; done && d < r->num_devices; d++)
+    pw_provenance_track(done[d], provenance, r->only ? r->only : r->executable->devices[d]);
   pw_provenance_drop(provenance);
 }
 
