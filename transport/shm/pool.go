@@ -214,13 +214,11 @@ func (a *Arena) unlist() {
 // bytes on their way, which nothing else would make room for.
 const keepAtMost = 4
 
-// Keeps reports whether size more bytes may be kept for long: a part of the pool, and more where the host has too
-// little memory for copies of what is beyond that part. Copies are of no pool, and nothing else would bound them.
+// Keeps reports whether size more bytes may be kept for long.
 func (p *Pool) Keeps(size int64) bool {
 	p.mu.Lock()
-	beyond := p.used + size - p.config.Limit/keepAtMost
-	p.mu.Unlock()
-	return beyond <= 0 || beyond > p.config.Spare()
+	defer p.mu.Unlock()
+	return p.used+size <= p.config.Limit/keepAtMost
 }
 
 // Limit returns how many bytes all segments may have.
