@@ -279,7 +279,7 @@ func TestKilledProcessLeavesItsNeighborWorking(t *testing.T) {
 			left := nothingLeft(t)
 			x, children := with(t, kind, "flood", size, 2)
 			data := make([]byte, size)
-			var ends sync.WaitGroup // of what goes with the first
+			var ends, others sync.WaitGroup // of what goes with the first, and with the second
 			check := func(err error) {
 				statustest.Fails(t, "the error", err, status.Unavailable, "process 2 (child-2)")
 			}
@@ -301,6 +301,8 @@ func TestKilledProcessLeavesItsNeighborWorking(t *testing.T) {
 						} else if peer == 2 {
 							check(err)
 							ends.Done()
+						} else {
+							others.Done()
 						}
 						return err == nil
 					}
@@ -323,6 +325,8 @@ func TestKilledProcessLeavesItsNeighborWorking(t *testing.T) {
 					}
 					if peer == 2 {
 						ends.Add(2)
+					} else {
+						others.Add(2)
 					}
 					send(id)
 					take(id)
@@ -337,6 +341,7 @@ func TestKilledProcessLeavesItsNeighborWorking(t *testing.T) {
 				<-second
 			}
 			x.Close()
+			others.Wait() // until then a block may be in use
 			left()
 		})
 	}
