@@ -100,6 +100,38 @@ func drawChain(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
 	return processes, ranks, d.Spec
 }
 
+// drawExchanges draws a large reduction between hosts whose ranks are in no order, so that no chain goes along them:
+// drawSpec hardly ever has one that is cut into lanes.
+func drawExchanges(t *rapid.T) (processes int, ranks []Place, s *spmd.Spec) {
+	processes = rapid.IntRange(2, 4).Draw(t, "processes that exchange")
+	n := processes * rapid.IntRange(1, 3).Draw(t, "ranks each")
+	ranks = shuffled(t, n, processes)
+	d := &drawing{T: t, ranks: n, n: n, Spec: &spmd.Spec{Groups: [][]int{nil}}}
+	for r := range ranks {
+		d.Groups[0] = append(d.Groups[0], r)
+	}
+	d.Op = rapid.SampledFrom([]spmd.Op{spmd.AllReduce, spmd.ReduceScatter}).Draw(t, "op")
+	d.reduce()
+	for i := range d.Operands {
+		d.Results[i].Dims = []int64{rapid.Int64Range(1024, 4096).Draw(t, "elements")}
+		if d.Operands[i] = d.Results[i]; d.Op == spmd.ReduceScatter {
+			d.Operands[i] = d.times(d.Results[i])
+		}
+	}
+	return processes, ranks, d.Spec
+}
+
+// shuffled draws an order of so many ranks of each process.
+func shuffled(t *rapid.T, n, processes int) []Place {
+	ranks := rapid.Permutation(blocked(n, processes)).Draw(t, "ranks")
+	next := map[uint64]int{}
+	for i := range ranks {
+		ranks[i].Local = next[ranks[i].Process]
+		next[ranks[i].Process]++
+	}
+	return ranks
+}
+
 // drawing is a Spec that is being drawn.
 type drawing struct {
 	*rapid.T
@@ -309,12 +341,7 @@ func drawDirect(t *rapid.T) (int, []Place, *spmd.Spec) {
 		columns = rapid.Int64Range(20, 90)
 	}
 	n := processes * each
-	ranks := rapid.Permutation(blocked(n, processes)).Draw(t, "ranks")
-	next := map[uint64]int{}
-	for i := range ranks {
-		ranks[i].Local = next[ranks[i].Process]
-		next[ranks[i].Process]++
-	}
+	ranks := shuffled(t, n, processes)
 	d := &drawing{T: t, ranks: n, n: n, Spec: &spmd.Spec{Groups: [][]int{nil}}}
 	for r := range ranks {
 		d.Groups[0] = append(d.Groups[0], r)

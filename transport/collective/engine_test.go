@@ -40,6 +40,9 @@ func same(t testing.TB, s *spmd.Spec, got, want [][][]byte) {
 	}
 }
 
+// drawnWays are ways of which drawSpec draws too few, and any.
+var drawnWays = []string{"chain", "exchanges", "direct", "direct", "any", "any", "any", "any"}
+
 // Any collective on any spread of ranks over processes has the twin's results, also where one of them is slow.
 func TestCollectivesHaveTheTwinsResults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -49,10 +52,12 @@ func TestCollectivesHaveTheTwinsResults(t *testing.T) {
 			g.Ranks = blocked(ranks, processes)
 		}
 		s := drawSpec(rt, ranks)
-		way := rapid.SampledFrom([]string{"chain", "direct", "direct", "any", "any", "any", "any", "any"}).Draw(rt, "way")
+		way := rapid.SampledFrom(drawnWays).Draw(rt, "way")
 		switch way {
 		case "chain":
 			processes, g.Ranks, s = drawChain(rt)
+		case "exchanges":
+			processes, g.Ranks, s = drawExchanges(rt)
 		case "direct":
 			processes, g.Ranks, s = drawDirect(rt)
 		}
@@ -165,10 +170,12 @@ func TestAbortAndLoss(t *testing.T) {
 		ranks := rapid.IntRange(2, 8).Draw(rt, "ranks")
 		g := Gang{ID: 9, Launch: 9, Ranks: places(rt, ranks, processes)}
 		s := drawSpec(rt, ranks)
-		way := rapid.SampledFrom([]string{"chain", "direct", "direct", "any", "any", "any", "any", "any"}).Draw(rt, "way")
+		way := rapid.SampledFrom(drawnWays).Draw(rt, "way")
 		switch way {
 		case "chain":
 			processes, g.Ranks, s = drawChain(rt)
+		case "exchanges":
+			processes, g.Ranks, s = drawExchanges(rt)
 		case "direct":
 			processes, g.Ranks, s = drawDirect(rt)
 		}
