@@ -93,7 +93,7 @@ static const pw_shape* param(PJRT_LoadedExecutable* e, size_t i) { return e->num
 
 static void output(PJRT_LoadedExecutable* e, PJRT_Device* only, size_t row, size_t o, pp_look* out) {
   pw_output* x = &e->outputs[o];
-  out->device = only ? only : e->devices[row];
+  out->device = pw_row_device(e, only, row);
   out->memory = only ? pw_memory_kind(only, x->kind, x->kind_size) : e->memories[row * e->num_outputs + o];
   out->shape = x->shape;
   out->minor_to_major = x->minor_to_major;

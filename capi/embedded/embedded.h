@@ -230,6 +230,10 @@ void pw_loaded_drop(PJRT_LoadedExecutable* executable);
 // it. An error says that memory is short.
 PJRT_Error* pw_optimized(PJRT_Executable* executable, PJRT_Program* program);
 static inline PJRT_LoadedExecutable* pw_lower_executable(PJRT_LoadedExecutable* e) { return e ? e->under : NULL; }
+// pw_row_device returns the device of a row of Execute, which has only one if the caller names it.
+static inline PJRT_Device* pw_row_device(const PJRT_LoadedExecutable* e, PJRT_Device* only, size_t row) {
+  return only ? only : e->devices[row];
+}
 
 // ---- runs (execute.c) ----
 

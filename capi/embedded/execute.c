@@ -129,7 +129,7 @@ void pw_wrap(pw_call* c, bool promises) {
       const pw_output* x = &e->outputs[o];
       pw_buffer* b = c->results[d * c->outs + o];
       b->under = lists[d][o];
-      b->device = c->only ? c->only : e->devices[d];
+      b->device = pw_row_device(e, c->only, d);
       b->memory = c->only ? pw_memory_kind(c->only, x->kind, x->kind_size) : e->memories[d * c->outs + o];
       b->shape = x->shape;
       b->array = c->arrays[o];
@@ -211,7 +211,7 @@ static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_
 // read_inputs reads all arguments, and lists the gangs that make some of them and are not launched yet.
 static PJRT_Error* read_inputs(pw_call* c, gangs* after) {
   for (size_t d = 0; d < c->n; d++) {
-    PJRT_Device* device = c->only ? c->only : c->e->devices[d];
+    PJRT_Device* device = pw_row_device(c->e, c->only, d);
     c->rows[d] = c->flat + d * c->m;
     for (size_t i = 0; i < c->m; i++) {
       PJRT_Error* err = read_input(c, device, d, i, after);
@@ -349,7 +349,7 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
   pw_time_note(e->time);
   bool has_end = turn->cell || c->kept || begin ||
-                 (c->n == 1 && pw_time_due(e->time, (c->only ? c->only : e->devices[0])->time));
+                 (c->n == 1 && pw_time_due(e->time, pw_row_device(e, c->only, 0)->time));
   if (has_end) a.device_complete_events = done;
   pw_watch* watch = has_end ? pw_watch_new(e, c->only) : NULL;
   pw_watch_launch(watch, c->inputs, c->flat, c->m, begin != 0);
@@ -373,7 +373,7 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
                                                   c->args->output_lists, c->n, c->only);
     for (size_t o = 0; provenance && o < c->outs; o++) pw_provenance_set(c->arrays[o], provenance);
     for (size_t d = 0; callers && d < c->n; d++)
-      pw_provenance_track(callers[d], provenance, c->only ? c->only : e->devices[d]);
+      pw_provenance_track(callers[d], provenance, pw_row_device(e, c->only, d));
     pw_provenance_drop(provenance);
   }
   if (e->donates) pw_donated(c->inputs, c->n * c->m);  // before their memory counts as that of results

@@ -35,12 +35,17 @@ struct pw_provenance {
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the arrays' provenances and the table
 
+// Where what is on a device comes from.
+typedef struct {
+  pw_provenance* provenance;
+  PJRT_Device* device;
+} origin;
+
 // An event that was handed out, whose error will be replaced.
 typedef struct tracked {
   struct tracked* next;
   PJRT_Event* event;
-  pw_provenance* provenance;
-  PJRT_Device* device;  // of what the event is of
+  origin of;
 } tracked;
 static tracked* buckets[kBuckets];
 static _Atomic int64_t num_tracked;
@@ -173,7 +178,7 @@ pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* loc
       ready.buffer = results[d][0];
       PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
       if (err) pw_error_free(err);
-      else o->ends[o->num_ends++] = (struct end){ready.event, only ? only : e->devices[d]};
+      else o->ends[o->num_ends++] = (struct end){ready.event, pw_row_device(e, only, d)};
     }
     PJRT_Error* err = error_of(o);
     if (err) pw_error_free(err);
@@ -215,13 +220,14 @@ bool pw_provenance_fails(pw_array* a, PJRT_Error_Code code, const char* message)
   return true;
 }
 
-// exchange replaces an error, of what is on a device, by that of the run that failed first, if it came of one, and
-// reports whether it did.
+// exchange replaces an error by that of the run that failed first, if it came of one, and reports whether it did. The
+// error is of what has this origin.
 //
 // Those who wait for a run's results may hear of its failure before its own events do, even on the thread that is about
 // to tell these. So where a run that has not told yet may have failed first, *open is an event of it that is not ready,
 // and exchange finds more once it is; otherwise *open is NULL.
-static bool exchange(PJRT_Error** err, pw_provenance* o, const PJRT_Device* device, PJRT_Event** open) {
+static bool exchange(PJRT_Error** err, origin of, PJRT_Event** open) {
+  pw_provenance* o = of.provenance;
   pw_provenance* first = NULL;
   PJRT_Error* why = NULL;
   for (pw_provenance* next = o; next;) {
@@ -235,14 +241,14 @@ static bool exchange(PJRT_Error** err, pw_provenance* o, const PJRT_Device* devi
         why = earlier;
         first = next = at->parents[i];
       } else if (*open == NULL) {
-        *open = untold(at->parents[i], device);
+        *open = untold(at->parents[i], of.device);
       }
     }
   }
   if (first == NULL && o->at) {
     why = error_of(o);
     if (why || o->num_ends == 0) first = o;
-    else if (*open == NULL) *open = untold(o, device);
+    else if (*open == NULL) *open = untold(o, of.device);
   }
   if (first == NULL) return false;
   if (why) {
@@ -263,7 +269,7 @@ bool pw_provenance_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n
   bool known = false;
   for (size_t i = 0; i < n && !known; i++) {
     pw_provenance* o = provenance_of(inputs[i]->array);
-    known = o && exchange(err, o, inputs[i]->device, &open);
+    known = o && exchange(err, (origin){o, inputs[i]->device}, &open);
     pw_provenance_drop(o);
   }
   return known;
@@ -276,7 +282,7 @@ PJRT_Error* pw_provenance_fault(pw_buffer* const* inputs, size_t n) {
     pw_provenance* o = provenance_of(inputs[i]->array);
     if (o && o->at) err = error_of(o);
     for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = error_of(o->parents[p]);
-    if (err) exchange(&err, o, inputs[i]->device, &open);
+    if (err) exchange(&err, (origin){o, inputs[i]->device}, &open);
     pw_provenance_drop(o);
   }
   return err;
@@ -289,19 +295,20 @@ PJRT_Error* pw_provenance_error(PJRT_Error* err, pw_buffer* buffer) {
 
 // ---- events ----
 
-static void track(PJRT_Event* event, pw_provenance* o, PJRT_Device* device) {
+static void track(PJRT_Event* event, origin of) {
   tracked* t = pw_alloc(sizeof *t);
   if (t == NULL) return;  // the event is the plugin's, and fires with the plugin's own error
   tracked** b = bucket(event);
   pthread_mutex_lock(&mu);
-  *t = (tracked){*b, event, hold(o), device};
+  hold(of.provenance);
+  *t = (tracked){*b, event, of};
   *b = t;
   atomic_fetch_add_explicit(&num_tracked, 1, memory_order_relaxed);
   pthread_mutex_unlock(&mu);
 }
 
 void pw_provenance_track(PJRT_Event* event, pw_provenance* o, PJRT_Device* device) {
-  if (event && o && !cannot_fail(o)) track(event, o, device);
+  if (event && o && !cannot_fail(o)) track(event, (origin){o, device});
 }
 
 void pw_provenance_event(PJRT_Event* event, pw_buffer* buffer) {
@@ -310,28 +317,26 @@ void pw_provenance_event(PJRT_Event* event, pw_buffer* buffer) {
   pw_provenance_drop(o);
 }
 
-// tracks returns the provenance of an event that was handed out, with a reference, and the device of what it is of.
-// With ends, the event is no longer tracked.
-static pw_provenance* tracks(PJRT_Event* event, bool ends, PJRT_Device** device) {
-  *device = NULL;
-  if (atomic_load_explicit(&num_tracked, memory_order_relaxed) == 0) return NULL;
-  pw_provenance* o = NULL;
+// tracks returns the origin of what an event is of that was handed out, with a reference to its provenance, which is
+// NULL for an event that is not tracked. With ends, the event is no longer tracked.
+static origin tracks(PJRT_Event* event, bool ends) {
+  origin of = {0};
+  if (atomic_load_explicit(&num_tracked, memory_order_relaxed) == 0) return of;
   tracked* gone = NULL;
   pthread_mutex_lock(&mu);
   tracked** t = bucket(event);
   while (*t && (*t)->event != event) t = &(*t)->next;
-  if (*t) *device = (*t)->device;
+  if (*t) of = (*t)->of;
   if (*t && ends) {
     gone = *t;
     *t = gone->next;
-    o = gone->provenance;
     atomic_fetch_sub_explicit(&num_tracked, 1, memory_order_relaxed);
-  } else if (*t) {
-    o = hold((*t)->provenance);
+  } else {
+    hold(of.provenance);
   }
   pthread_mutex_unlock(&mu);
   free(gone);
-  return o;
+  return of;
 }
 
 // The event that arrays have in the child of a fork: it has failed.
@@ -345,25 +350,24 @@ PJRT_Error* pw_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
   }
   if (!PW_HAS(PJRT_Event_IsReady)) return pw_unimplemented("PJRT_Event_IsReady");
   PJRT_Error* err = pw_under->PJRT_Event_IsReady(args);
-  PJRT_Device* device;
-  pw_provenance* o = err || !args->is_ready || pw_forked ? NULL : tracks(args->event, false, &device);
-  if (o == NULL) return err;
+  if (err || !args->is_ready || pw_forked) return err;
+  origin of = tracks(args->event, false);
+  if (of.provenance == NULL) return NULL;
   PW_ARGS(PJRT_Event_Error_Args, why);
   why.event = args->event;
   PJRT_Event* open = NULL;
   PJRT_Error* failed = pw_under->PJRT_Event_Error(&why);
-  if (failed) exchange(&failed, o, device, &open);
+  if (failed) exchange(&failed, of, &open);
   if (failed) pw_error_free(failed);
   args->is_ready = open == NULL;  // ready is what PJRT_Event_Error can explain without waiting
-  pw_provenance_drop(o);
+  pw_provenance_drop(of.provenance);
   return NULL;
 }
 
 PJRT_Error* pw_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
   if (args->event == pw_forked_event) return NULL;
   if (!PW_HAS(PJRT_Event_Destroy)) return pw_unimplemented("PJRT_Event_Destroy");
-  PJRT_Device* device;
-  if (!pw_forked) pw_provenance_drop(tracks(args->event, true, &device));
+  if (!pw_forked) pw_provenance_drop(tracks(args->event, true).provenance);
   return pw_under->PJRT_Event_Destroy(args);
 }
 
@@ -371,18 +375,18 @@ PJRT_Error* pw_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
   if (args->event == pw_forked_event) return pw_forked_error();
   if (!PW_HAS(PJRT_Event_Error)) return pw_unimplemented("PJRT_Event_Error");
   PJRT_Error* err = pw_under->PJRT_Event_Error(args);
-  PJRT_Device* device;
-  pw_provenance* o = err && !pw_forked ? tracks(args->event, false, &device) : NULL;
+  if (err == NULL || pw_forked) return err;
   PJRT_Event* open;
-  if (o) exchange(&err, o, device, &open);
-  pw_provenance_drop(o);
+  origin of = tracks(args->event, false);
+  if (of.provenance) exchange(&err, of, &open);
+  pw_provenance_drop(of.provenance);
   return err;
 }
 
 // explain is exchange for a caller that may wait.
-static void explain(PJRT_Error** err, pw_provenance* o, const PJRT_Device* device) {
+static void explain(PJRT_Error** err, origin of) {
   PJRT_Event* open;
-  while (exchange(err, o, device, &open), open) {
+  while (exchange(err, of, &open), open) {
     PW_ARGS(PJRT_Event_Await_Args, await);
     await.event = open;
     PJRT_Error* failed = pw_under->PJRT_Event_Await(&await);
@@ -395,10 +399,10 @@ PJRT_Error* pw_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
   if (pw_forked) return pw_forked_error();
   if (!PW_HAS(PJRT_Event_Await)) return pw_unimplemented("PJRT_Event_Await");
   PJRT_Error* err = pw_under->PJRT_Event_Await(args);
-  PJRT_Device* device;
-  pw_provenance* o = err ? tracks(args->event, false, &device) : NULL;
-  if (o) explain(&err, o, device);
-  pw_provenance_drop(o);
+  if (err == NULL) return NULL;
+  origin of = tracks(args->event, false);
+  if (of.provenance) explain(&err, of);
+  pw_provenance_drop(of.provenance);
   return err;
 }
 
@@ -406,8 +410,7 @@ PJRT_Error* pw_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
 typedef struct {
   void (*callback)(PJRT_Error*, void*);
   void* arg;
-  pw_provenance* provenance;
-  PJRT_Device* device;
+  origin of;
   PJRT_Error* failed;
 } listener;
 
@@ -426,14 +429,14 @@ static void on_ready(PJRT_Error* err, void* arg) {
   if (l->failed == NULL) l->failed = err;
   else if (err) pw_error_free(err);  // of the run that it has waited for
   PJRT_Event* open = NULL;
-  if (l->failed) exchange(&l->failed, l->provenance, l->device, &open);
+  if (l->failed) exchange(&l->failed, l->of, &open);
   if (open) {
     if ((err = listen(l, open)) == NULL) return;
     pw_error_free(err);
   }
   listener last = *l;
   free(l);
-  pw_provenance_drop(last.provenance);
+  pw_provenance_drop(last.of.provenance);
   last.callback(last.failed, last.arg);
 }
 
@@ -443,18 +446,17 @@ PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
     return NULL;
   }
   if (!PW_HAS(PJRT_Event_OnReady)) return pw_unimplemented("PJRT_Event_OnReady");
-  PJRT_Device* device;
-  pw_provenance* o = tracks(args->event, false, &device);
-  if (o == NULL) return pw_under->PJRT_Event_OnReady(args);
+  origin of = tracks(args->event, false);
+  if (of.provenance == NULL) return pw_under->PJRT_Event_OnReady(args);
   listener* l = pw_alloc(sizeof *l);
   if (l == NULL) {
-    pw_provenance_drop(o);
+    pw_provenance_drop(of.provenance);
     return pw_short("the callback of an event", sizeof *l);
   }
-  *l = (listener){args->callback, args->user_arg, o, device, NULL};
+  *l = (listener){args->callback, args->user_arg, of, NULL};
   PJRT_Error* err = listen(l, args->event);
   if (err) {
-    pw_provenance_drop(o);
+    pw_provenance_drop(of.provenance);
     free(l);
   }
   return err;

@@ -123,7 +123,7 @@ static void adopt(pw_run* r, PJRT_Buffer** const* results, PJRT_Event** done) {
                         r->num_devices, r->only);
   for (size_t o = 0; provenance && o < r->num_outputs; o++) pw_provenance_set(r->arrays[o], provenance);
   for (size_t d = 0; done && d < r->num_devices; d++)
-    pw_provenance_track(done[d], provenance, r->only ? r->only : r->executable->devices[d]);
+    pw_provenance_track(done[d], provenance, pw_row_device(r->executable, r->only, d));
   pw_provenance_drop(provenance);
 }
 

@@ -97,7 +97,7 @@ pw_watch* pw_watch_new(const PJRT_LoadedExecutable* e, PJRT_Device* only) {
   atomic_init(&w->devices, (int32_t)n);
   atomic_init(&w->unsettled, (int32_t)n);
   for (size_t d = 0; d < n; d++)
-    w->endings[d] = (struct ending){.watch = w, .device = (only ? only : e->devices[d])->time, .open = 1};
+    w->endings[d] = (struct ending){.watch = w, .device = pw_row_device(e, only, d)->time, .open = 1};
   return w;
 }
 
