@@ -26,7 +26,7 @@ import hosts  # noqa: E402
 import programs  # noqa: E402
 import sides  # noqa: E402
 import slow  # noqa: E402
-from page import paragraph, table, verdict  # noqa: E402
+from page import paragraph, table, undecided, verdict  # noqa: E402
 
 DEVICES = 2  # of a worker
 SIZES = slow.SIZES | {"devices": 2 * DEVICES, "batch": 144, "accumulate": 9}  # parts of a batch of slow.py
@@ -151,7 +151,7 @@ def page(data):
         low, high = bounds[way]
         said = f"This machine, {WAYS[way]}: {ratio[way]:.1%} of one island's speed (target {target:.0%})"
         if low < target <= high:
-            text.append(f"- {said}: **not decided**: it may be from {low:.1%} to {high:.1%}")
+            text.append(undecided(said, f"it may be from {low:.1%} to {high:.1%}"))
         else:
             text.append(verdict(said, low >= target))
     text += ["", *paragraph(APART)]

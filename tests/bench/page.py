@@ -26,6 +26,11 @@ def verdict(text, reached, why=""):
     return f"- {text}: {became(reached)}{'' if reached or not why else '. ' + why}"
 
 
+def undecided(text, why):
+    """A target of which what was measured does not say whether it is reached, and why."""
+    return f"- {text}: **not decided**: {why}"
+
+
 def became(reached):
     return f"**{'reached' if reached else 'missed'}**"
 

@@ -16,7 +16,7 @@ import tempfile
 
 import fresh
 import gobench
-from page import paragraph, table, verdict
+from page import paragraph, table, undecided, verdict
 from pathways import _plan
 from pathways._schedule import NAMES, Schedule
 
@@ -187,7 +187,7 @@ def real_verdicts(ms, data):
         said = f"{ms} ms, {name}, a row of steps: at most {most:.1%} idle (target 1 %), the whole row {whole} %"
         if unclear:
             more = f"by up to {100 * apart:.1f} points, more than what separates this from the target"
-            yield f"- {said}: **not decided**: one row differs from another {more}"
+            yield undecided(said, f"one row differs from another {more}")
         else:
             yield verdict(said, most < 0.01, why)
 
