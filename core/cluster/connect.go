@@ -77,12 +77,8 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held, Moment: c.Moment,
 		Thread: c.Thread, Hello: hello,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
-			pool := c.Pool
-			if pool == nil {
-				pool = shm.NewPool(shm.Config{Client: true})
-			}
 			return bulk.New(bulk.Config{
-				Self: w.Process, Host: host, Options: peers, Pool: pool,
+				Self: w.Process, Host: host, Options: peers, Pool: c.Pool,
 				Hello: &wire.Hello{Name: c.Name, Cluster: w.Cluster, Proof: w.Proof},
 			})
 		},
