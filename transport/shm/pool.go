@@ -377,8 +377,10 @@ func (a *Arena) reserve(need int64, size int) *coming {
 // too little memory and the request waits for more, it returns neither a block nor an error.
 func (a *Arena) extend(c *coming, w *want) (b *Block, err error) {
 	p := a.pool
-	a.fit(c)
 	s, err := newSegment(a, c.number, c.size)
+	if errors.Is(err, errShort) && a.cut(c) {
+		s, err = newSegment(a, c.number, c.size)
+	}
 	p.mu.Lock()
 	a.coming = slices.DeleteFunc(a.coming, func(other *coming) bool { return other == c })
 	p.made.Broadcast()

@@ -179,7 +179,7 @@ func (p *Pool) Settle() {
 	}
 }
 
-// mapped maps memory; touch gives it its pages.
+// mapped maps memory. The system adds its pages when it is used, or at once in touch.
 func mapped(fd int, size int64, flags, may int) ([]byte, error) {
 	data, err := pages.Map(fd, size, may, flags)
 	if err == nil {

@@ -43,16 +43,10 @@ func left(memory int64, client bool) int64 {
 	return leave
 }
 
-// fit makes a segment that is to be made no longer than what is promised of it, if the host has no memory for all of
-// it: else who could have a block would wait for room that nobody has asked for.
-func (a *Arena) fit(c *coming) {
+// cut shortens a segment that is being made to what requests have been promised of it, for which the host may have
+// memory. It reports whether that is less.
+func (a *Arena) cut(c *coming) bool {
 	p := a.pool
-	p.mu.Lock()
-	exact := c.left < huge
-	p.mu.Unlock()
-	if exact || c.size <= p.config.Spare() {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	less := c.left / huge * huge
@@ -60,6 +54,7 @@ func (a *Arena) fit(c *coming) {
 	c.left -= less
 	a.mapped -= less
 	p.mapped -= less
+	return less > 0
 }
 
 // admit reports, as an error, that the host has no memory for the rest of a segment.
