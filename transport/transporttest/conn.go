@@ -185,7 +185,7 @@ func (s connSuite) buffered(t *testing.T) {
 
 func (s connSuite) arrivesAfterClose(t *testing.T) {
 	a, b := s.open(t)
-	const n = 100 // a socket's buffer has room for so many, also if each is written by itself: nobody reads before Close
+	const n = 100 // fit the buffer of a socket, even if each is written by itself: nothing is read before Close returns
 	for i := range n {
 		statustest.OK(t, a.Send(kind, binary.LittleEndian.AppendUint64(nil, uint64(i))))
 	}
