@@ -18,7 +18,8 @@ func (p *program) queue() *cobra.Command {
 user comes before anyone's second. Of those, tenants of a higher class come first, then the ones with the fewest
 devices in exclusive slices, then the oldest; after ten minutes of waiting, only age counts. Priorities order the
 requests of one tenant or user, and every minute of waiting raises them by one. The last column names the sessions that
-have the devices. A request beyond its tenant's quota of devices in slices waits behind all others.`,
+have the devices, or for whose earlier requests they are reserved. A request beyond its tenant's quota of devices in
+slices waits behind all others.`,
 		Example: `  pathways queue
   pathways queue --json | jq '.[] | .session'`,
 		Args: cobra.NoArgs,

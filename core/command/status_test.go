@@ -261,12 +261,15 @@ func TestQueueShowsRequestsInOrder(t *testing.T) {
 			{Session: 7, Devices: 4, Exclusive: true, Priority: 5, SinceMs: 4000, LeftMs: 26000, Lacks: 3,
 				Holders: []*wire.Report_Holder{{Session: 9, User: "bob", Devices: 2, How: wire.HasUse},
 					{Session: 10, Devices: 1, How: wire.HasExclusive}}},
-			{Session: 8, Devices: 1, Island: "x", Kind: "k", LeftMs: -1}}}
+			{Session: 8, Devices: 1, Island: "x", Kind: "k", LeftMs: -1},
+			{Session: 8, Devices: 2, LeftMs: -1, Holders: []*wire.Report_Holder{
+				{Session: 7, User: "ada", Devices: 2, How: wire.HasTurn}}}}}
 	shows(t, queue, r,
 		"PLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n"+
 			"1\tsession 7, notebook of ada\t4 devices, exclusive\t5\t4s\t30s\t"+
 			"2 are in use by session 9 of bob; 1 is in an exclusive slice of session 10\n"+
-			"2\tsession 8\t1 device, island x, k\t0\t0s\tno limit\tdevices are reserved for requests that come before it\n")
+			"2\tsession 8\t1 device, island x, k\t0\t0s\tno limit\tdevices are reserved for requests that come before it\n"+
+			"3\tsession 8\t2 devices\t0\t0s\tno limit\t2 are reserved for an earlier request of session 7 of ada\n")
 	r.Tenants, r.SliceWaits = []*wire.Report_Tenant{{Name: "red"}}, r.SliceWaits[:1]
 	shows(t, queue, r, "PLACE\tWAITS FOR A SLICE\tTENANT\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n"+
 		"1\tsession 7, notebook of ada\tred\t4 devices, exclusive\t5\t4s\t30s\t"+

@@ -149,6 +149,17 @@ func byDevices(holders []*wire.Report_Holder) {
 	})
 }
 
+// ahead returns the sessions for which devices that a request would have otherwise are reserved, in the order of their
+// turns.
+func (st *State) ahead(r *placement.Request) (holders []*wire.Report_Holder) {
+	for _, a := range r.Ahead() {
+		if s := st.sessions[a.By.Session]; s != nil { // it may have ended since the last look
+			holders = append(holders, s.holds(a.Devices, wire.HasTurn))
+		}
+	}
+	return holders
+}
+
 // lacking returns the sessions that have the devices which a request lacks, by their number, largest first.
 func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 	lacks := r.Lacks()

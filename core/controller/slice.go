@@ -16,7 +16,7 @@ type sliceWait struct {
 	kept     bool // on disk, where the controller keeps facts
 	position int
 	quota    int                   // its tenant's, if it waits for that; 0: for devices
-	holders  []*wire.Report_Holder // of the devices that it lacks, or of the quota
+	holders  []*wire.Report_Holder // see Report.SliceWait
 	text     string                // the same for people
 }
 
@@ -171,7 +171,7 @@ func (st *State) lookForSlices() {
 }
 
 // tellPlaces tells clients the places of their requests in the queue, and which sessions have the devices that these
-// lack.
+// lack, or come first for them.
 func (st *State) tellPlaces() {
 	all := st.layout.Requests()
 	st.untold = min(st.untold, len(all))
@@ -203,13 +203,14 @@ func (st *State) tellPlaces() {
 	}
 }
 
-// findHolders finds the sessions that have what a request waits for, and returns a text that names them.
+// findHolders finds the sessions that have what a request waits for, or come first for it, and returns a text that
+// names them.
 func (st *State) findHolders(r *placement.Request) (text string) {
 	w := st.asked[r]
 	if w.quota = 0; r.IsBeyondQuota() {
 		w.quota, w.holders = r.Quota, st.sliceHolders(w.s.tenant)
 	} else {
-		w.holders = st.lacking(r)
+		w.holders = append(st.ahead(r), st.lacking(r)...)
 	}
 	return wire.LacksText(st.sliceWait(r))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func (l *local) serve() {
 			a.End(nil, err)
 		default:
 			a.End(nil, status.New(status.ResourceExhausted, "a slice of %s was asked for: %s; release it, pass a longer wait=, "+
-				"or ask for fewer devices", status.Count(r.Want.Devices, "device"), lacks(r.Lacks().Count())))
+				"or ask for fewer devices", status.Count(r.Want.Devices, "device"), lacks(r)))
 		}
 	}
 	next := int64(math.MaxInt64)
@@ -77,7 +78,7 @@ func (l *local) serve() {
 		next = now + placement.LookAgain
 	}
 	for _, r := range l.layout.Requests() {
-		l.asked[r].At(r.Position(), lacks(r.Lacks().Count()))
+		l.asked[r].At(r.Position(), lacks(r))
 		next = min(next, r.Until)
 	}
 	switch {
@@ -92,15 +93,25 @@ func (l *local) serve() {
 	}
 }
 
-// lacks returns, for people, which sessions have the devices that a request lacks.
-func lacks(n int) string {
-	switch n {
-	case 0:
-		return "devices are reserved for requests that come before it"
-	case 1:
-		return "1 is in another slice of this process"
+// lacks returns, for people, what has the devices that a request lacks, or comes first for them: see wire.LacksText.
+func lacks(r *placement.Request) string {
+	var parts []string
+	for _, a := range r.Ahead() {
+		are := "are"
+		if a.Devices == 1 {
+			are = "is"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s reserved for an earlier request of this process", a.Devices, are))
 	}
-	return fmt.Sprintf("%d are in other slices of this process", n)
+	switch n := r.Lacks().Count(); {
+	case n == 1:
+		parts = append(parts, "1 is in another slice of this process")
+	case n > 1:
+		parts = append(parts, fmt.Sprintf("%d are in other slices of this process", n))
+	case len(parts) == 0:
+		return "devices are reserved for requests that come before it"
+	}
+	return strings.Join(parts, "; ")
 }
 
 func (l *local) timeout() {

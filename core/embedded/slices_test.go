@@ -63,7 +63,7 @@ func TestLocalRequestsWait(t *testing.T) {
 		if at, lacks := short.Position(); at != 1 || lacks != "2 are in other slices of this process" {
 			t.Errorf("the first request waits as number %d: %s", at, lacks)
 		}
-		if at, lacks := behind.Position(); at != 3 || lacks != "devices are reserved for requests that come before it" {
+		if at, lacks := behind.Position(); at != 3 || lacks != "1 is reserved for an earlier request of this process" {
 			t.Errorf("the last request waits as number %d: %s", at, lacks)
 		}
 		begun := time.Now()

@@ -43,8 +43,28 @@ func appendUnreserved(into []candidate, c *candidate, reserved Numbers) []candid
 	return into
 }
 
-// inUse is the cost of reserving a device that others have; it is more than any number of slices on a device.
-const inUse = 1 << 40
+// appendParts appends a candidate in parts, of which each is reserved or not. Those that are cost more.
+func appendParts(into []candidate, c *candidate, reserved Numbers) []candidate {
+	from := int32(0)
+	for k := int32(1); k <= c.count; k++ {
+		isReserved := reserved.Has(int(c.number + from))
+		if k < c.count && reserved.Has(int(c.number+k)) == isReserved {
+			continue
+		}
+		if into = appendPart(into, c, from, k-from); isReserved {
+			into[len(into)-1].cost += outOfTurn
+		}
+		from = k
+	}
+	return into
+}
+
+// The cost of a device that others have, and of one that is reserved for a request before: each is more than any number
+// of slices on a device.
+const (
+	inUse     = 1 << 40
+	outOfTurn = 1 << 38
+)
 
 // group is candidates that follow one another: of one worker, or of one island.
 type group struct {

@@ -16,6 +16,14 @@ func (n Numbers) Count() (devices int) {
 	return devices
 }
 
+// common returns the number of devices that are in both sets.
+func (n Numbers) common(o Numbers) (devices int) {
+	for i := range min(len(n), len(o)) {
+		devices += bits.OnesCount64(n[i] & o[i])
+	}
+	return devices
+}
+
 // Add adds a device.
 func (n *Numbers) Add(device int) {
 	for len(*n) <= device>>6 {

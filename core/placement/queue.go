@@ -60,7 +60,15 @@ type Request struct {
 	position int   // 1 for the first of those that wait
 	keeps    Numbers
 	lacks    Numbers
+	reserved Numbers // what it keeps, and what it lacks while it keeps any
+	ahead    []Reserved
 	since    int64 // when it began to keep devices
+}
+
+// Reserved is devices that a request would have if none came before it, and that are reserved for one which does.
+type Reserved struct {
+	By      *Request
+	Devices int // how many
 }
 
 // Priorities of requests.
@@ -122,6 +130,8 @@ const (
 	filtering step = iota // behind the first one, which finds all candidates
 	choosing
 	granting // the last one, if enough are free; otherwise:
+	ranking  // where requests before it keep some
+	yielding // the same
 	costing
 	keeping
 )
@@ -146,6 +156,10 @@ func (r *Request) IsBeyondQuota() bool { return r.beyond }
 // back in the queue to have looked for any, if requests before it keep all, or if it waits for its owner's quota. The
 // caller must not change it.
 func (r *Request) Lacks() Numbers { return r.lacks }
+
+// Ahead returns what a waiting request would have if none came before it, by those for which it is reserved, in their
+// order. It is empty where Lacks is so because the request has not looked. The caller must not change it.
+func (r *Request) Ahead() []Reserved { return r.ahead }
 
 // Result returns the slice of a request that Serve has ended, or why it cannot be met. Both are nil if its time is over
 // while others have the devices, which Lacks returns; and if it waited for its owner's quota until its time was over,
@@ -204,9 +218,10 @@ func (m *Map) SetQuota(owner string, quota int) {
 }
 
 // Serve grants slices to requests whose turn has come, and ends requests whose time is over or that can no longer be
-// met. It returns those that have ended, and sets Position and Lacks of the others. The search for a request's devices
-// has a few steps, each of which takes time in proportion to the cluster's devices; a call does the given number of
-// steps at most. If more is true, the next call continues with the rest; changes in between count in the next look.
+// met. It returns those that have ended, and sets Position, Lacks and Ahead of the others. The search for a request's
+// devices has a few steps, each of which takes time in proportion to the cluster's devices; a call does the given
+// number of steps at most. If more is true, the next call continues with the rest; changes in between count in the next
+// look.
 func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, more bool) {
 	q := &m.queue
 	for begin := q.at == 0 && q.search.of == nil; ; begin = false {
@@ -225,7 +240,7 @@ func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, m
 		late := r.Until <= now
 		waits := true
 		if r.beyond || q.at >= maxLooking && !late {
-			r.lacks = nil
+			r.lacks, r.reserved, r.ahead = nil, nil, nil
 			q.keep(r, nil, now)
 			waits = r.Quota == 0 || r.Want.Devices <= r.Quota
 		} else {
@@ -266,9 +281,17 @@ func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, w
 		s.free, s.step = s.found.unreserved(s.free[:0], q.next), choosing
 		return false, true
 	case s.step == choosing:
-		if s.devices, s.step = m.choose(r, s.free, s.found.several), granting; s.devices == nil {
-			s.step = costing
+		if s.devices = m.choose(r, s.free, s.found.several); s.devices != nil {
+			s.step = granting
+		} else if r.ahead, s.step = nil, costing; q.next.Count() > 0 {
+			s.step = ranking
 		}
+		return false, true
+	case s.step == ranking:
+		s.free, s.step = s.found.ranked(s.free[:0], q.next), yielding
+		return false, true
+	case s.step == yielding:
+		r.ahead, s.step = m.yields(r, s.free, s.found.several), costing
 		return false, true
 	case s.step == costing:
 		s.free, s.step = s.found.unkept(s.free[:0], q.next), keeping
@@ -285,12 +308,14 @@ func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, w
 		return true, false
 	}
 	keeps, lacks := m.reserve(r, s.free, s.found.several)
-	if r.lacks = lacks; late || !r.isKeeping(now) {
+	r.lacks, r.reserved = lacks, nil
+	if late || !r.isKeeping(now) {
 		q.keep(r, nil, now)
 		return true, true
 	}
-	q.next.Union(keeps)
-	q.next.Union(lacks)
+	r.reserved.Union(keeps)
+	r.reserved.Union(lacks)
+	q.next.Union(r.reserved)
 	q.keep(r, keeps, now)
 	return true, true
 }
@@ -442,14 +467,46 @@ func (f *found) unkept(into []candidate, reserved Numbers) []candidate {
 	return into
 }
 
+// ranked appends all candidates. Those that others have cost most, and of equal ones those that requests keep.
+func (f *found) ranked(into []candidate, reserved Numbers) []candidate {
+	into = slices.Grow(into, len(f.all))
+	for _, c := range f.all {
+		if !c.free {
+			c.cost += inUse
+		}
+		into = appendParts(into, &c, reserved)
+	}
+	return into
+}
+
+// yields returns what a request leaves to those before it: of the devices that it would keep if it were the first,
+// those that are reserved for them.
+func (m *Map) yields(r *Request, ranked []candidate, several bool) (ahead []Reserved) {
+	var wants Numbers
+	for _, c := range m.chooseOrAll(r, ranked, several) {
+		wants.add(int(c.number), int(c.count))
+	}
+	q := &m.queue
+	for _, by := range q.waiting[:min(q.at, maxLooking)] {
+		if n := by.reserved.common(wants); n > 0 {
+			ahead = append(ahead, Reserved{by, n})
+		}
+	}
+	return ahead
+}
+
+// chooseOrAll returns those of some candidates that a request would have; if they are too few, all of them.
+func (m *Map) chooseOrAll(r *Request, of []candidate, several bool) []candidate {
+	if chosen := m.scratch.chooser.choose(of, r.Want, several); chosen != nil {
+		return chosen
+	}
+	return of
+}
+
 // reserve returns the devices that a waiting request wants to keep, of those that no request keeps: the free ones, and
 // those that others have.
 func (m *Map) reserve(r *Request, rest []candidate, several bool) (free, lacks Numbers) {
-	chosen := m.scratch.chooser.choose(rest, r.Want, several)
-	if chosen == nil { // those before it leave too few: what they leave is for this one
-		chosen = rest
-	}
-	for _, c := range chosen {
+	for _, c := range m.chooseOrAll(r, rest, several) { // all, where those before it leave too few
 		if c.free {
 			free.add(int(c.number), int(c.count))
 		} else {

@@ -13,9 +13,9 @@ import (
 )
 
 // Whatever is asked for, lost and begun: an exclusive slice is alone on its devices, no owner is granted a slice beyond
-// its quota, the first that waits really cannot be served, those that wait for a quota are behind all others, none
-// waits longer than it may, and once no more is asked for, all are served. It makes no difference how often others come
-// between the looks.
+// its quota, the first that waits really cannot be served, each that has looked for devices says what it waits for,
+// those that wait for a quota are behind all others, none waits longer than it may, and once no more is asked for, all
+// are served. It makes no difference how often others come between the looks.
 func TestQueueServesAllUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := &clients{t: t, requests: map[string]*Request{}, slices: map[string]*Slice{}, busy: map[int]uint32{},
@@ -212,6 +212,9 @@ func (q *clients) check() {
 	for i, r := range q.Requests() {
 		if q.served && (r.position != i+1 || r.Until <= q.now) {
 			q.t.Fatalf("request %d.%d waits as number %d of %d, until %d", r.Session, r.Number, r.position, i+1, r.Until)
+		}
+		if q.served && i < maxLooking && !r.beyond && len(r.Want.Topology) == 0 && r.lacks.Count()+len(r.ahead) == 0 {
+			q.t.Fatalf("request %d.%d waits as number %d for nothing", r.Session, r.Number, r.position)
 		}
 	}
 	if len(q.Requests()) > 0 && q.served {

@@ -180,6 +180,25 @@ func TestExclusiveSlicesWaitForDevices(t *testing.T) {
 	q.expect("", "1b", "[0 1 2 3]")
 }
 
+// A request says which ones before it have reserved what it would have without them, free or not, and how much of that.
+func TestRequestsSayWhatIsReservedAheadOfThem(t *testing.T) {
+	q := newClients(t, 4)
+	q.ask("1a", 0, alone(2))
+	q.ask("2a", long, alone(3))
+	q.ask("3a", long, alone(1)) // 2a leaves it a device of 1a, and keeps two free ones
+	q.ask("4a", long, alone(2)) // nothing is left
+	q.ask("5a", long, alone(4))
+	q.expect("2a 3a 4a 5a")
+	for name, want := range map[string]string{"2a": "lacks 1", "3a": "lacks 1, 2: 1", "4a": "lacks 0, 2: 2",
+		"5a": "lacks 0, 2: 3, 3: 1"} {
+		got := fmt.Sprint("lacks ", q.requests[name].Lacks().Count())
+		for _, a := range q.requests[name].Ahead() {
+			got += fmt.Sprintf(", %s: %d", a.By.Owner, a.Devices)
+		}
+		statustest.Equal(t, got, want, "%s", name)
+	}
+}
+
 // What an owner may have is for its requests in their order, and what waits for that keeps nothing from others.
 func TestRequestsWaitForQuotas(t *testing.T) {
 	q := newClients(t, 8)

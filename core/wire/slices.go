@@ -10,12 +10,13 @@ import (
 // LongestWait bounds SliceRequest.wait_ms: some 34 years.
 const LongestWait = 1 << 40
 
-// Values of Report.Holder.how, the strongest first.
+// Values of Report.Holder.how: how a session has devices, the strongest first, and that a request of it comes first.
 const (
 	HasExclusive = "exclusive slice"
 	HasSlice     = "slice"
 	HasView      = "session"
 	HasUse       = "use"
+	HasTurn      = "queue"
 )
 
 // AtFunction is Standing.at where devices wait for a function of their client.
@@ -27,20 +28,22 @@ var inWords = map[string]string{
 	HasSlice:     "in a slice of",
 	HasView:      "among those asked for by",
 	HasUse:       "in use by",
+	HasTurn:      "reserved for an earlier request of",
 }
 
 // namesHolders is how many holders of devices a sentence names.
 const namesHolders = 3
 
-// LacksText returns, for people, which sessions have the devices that a request for a slice lacks, or its tenant's
-// quota.
+// LacksText returns, for people, which sessions have the devices that a request for a slice lacks, or come first for
+// them, or have its tenant's quota.
 func LacksText(w *Report_SliceWait) string {
 	var parts []string
 	has := uint32(0)
 	for i, h := range w.Holders {
 		has += h.Devices
 		if i == namesHolders {
-			parts = append(parts, fmt.Sprintf("others are used by %s more", status.Count(len(w.Holders)-i, "session")))
+			parts = append(parts, fmt.Sprintf("others are used by, or reserved for, %s more",
+				status.Count(len(w.Holders)-i, "session")))
 		}
 		if i >= namesHolders {
 			continue

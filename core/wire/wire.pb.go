@@ -10360,8 +10360,10 @@ type Report_Holder struct {
 	Host    string                 `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
 	Bytes   int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"` // that it has on the device
 	// Of SliceWait, instead of bytes:
-	Devices       uint32 `protobuf:"varint,6,opt,name=devices,proto3" json:"devices,omitempty"` // how many it has
-	How           string `protobuf:"bytes,7,opt,name=how,proto3" json:"how,omitempty"`          // "exclusive slice", "slice", "session" that asked for these devices, or "use"
+	Devices uint32 `protobuf:"varint,6,opt,name=devices,proto3" json:"devices,omitempty"` // how many it has
+	// "exclusive slice", "slice", "session" that asked for these devices, or "use"; or "queue": they are reserved for a
+	// request of it that comes first
+	How           string `protobuf:"bytes,7,opt,name=how,proto3" json:"how,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10507,20 +10509,22 @@ func (x *Report_Slice) GetExclusive() bool {
 
 // A request for a slice that waits for devices that others have.
 type Report_SliceWait struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Slice         uint64                 `protobuf:"varint,2,opt,name=slice,proto3" json:"slice,omitempty"`
-	Devices       uint32                 `protobuf:"varint,3,opt,name=devices,proto3" json:"devices,omitempty"`
-	Island        string                 `protobuf:"bytes,4,opt,name=island,proto3" json:"island,omitempty"` // "" is any
-	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`     // the same
-	Exclusive     bool                   `protobuf:"varint,6,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
-	Priority      int32                  `protobuf:"zigzag32,7,opt,name=priority,proto3" json:"priority,omitempty"`
-	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
-	LeftMs        int64                  `protobuf:"varint,9,opt,name=left_ms,json=leftMs,proto3" json:"left_ms,omitempty"` // until it is given up; -1 is never
-	Lacks         uint32                 `protobuf:"varint,10,opt,name=lacks,proto3" json:"lacks,omitempty"`                // devices that others have, of those that are reserved for it
-	Holders       []*Report_Holder       `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`             // of these, or of the quota; none if it is too far behind to have reserved any
-	Tenant        string                 `protobuf:"bytes,12,opt,name=tenant,proto3" json:"tenant,omitempty"`               // whose it is; "" is none
-	Quota         uint32                 `protobuf:"varint,13,opt,name=quota,proto3" json:"quota,omitempty"`                // if not 0, it waits for its tenant's quota, of so many devices in slices
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Session   uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Slice     uint64                 `protobuf:"varint,2,opt,name=slice,proto3" json:"slice,omitempty"`
+	Devices   uint32                 `protobuf:"varint,3,opt,name=devices,proto3" json:"devices,omitempty"`
+	Island    string                 `protobuf:"bytes,4,opt,name=island,proto3" json:"island,omitempty"` // "" is any
+	Kind      string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`     // the same
+	Exclusive bool                   `protobuf:"varint,6,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	Priority  int32                  `protobuf:"zigzag32,7,opt,name=priority,proto3" json:"priority,omitempty"`
+	SinceMs   int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	LeftMs    int64                  `protobuf:"varint,9,opt,name=left_ms,json=leftMs,proto3" json:"left_ms,omitempty"` // until it is given up; -1 is never
+	Lacks     uint32                 `protobuf:"varint,10,opt,name=lacks,proto3" json:"lacks,omitempty"`                // devices that others have, of those that are reserved for it
+	// For whom devices are reserved that it would have otherwise, and who has those that it lacks; or who has the
+	// quota. None if it is too far behind to have looked for any.
+	Holders       []*Report_Holder `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`
+	Tenant        string           `protobuf:"bytes,12,opt,name=tenant,proto3" json:"tenant,omitempty"` // whose it is; "" is none
+	Quota         uint32           `protobuf:"varint,13,opt,name=quota,proto3" json:"quota,omitempty"`  // if not 0, it waits for its tenant's quota, of so many devices in slices
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

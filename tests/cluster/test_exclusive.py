@@ -72,7 +72,7 @@ def test_exclusive_slices_of_several_clients():
         tell(first)
         assert hear(first) == "released"
         told(second, "1 is in use by session 1")
-        told(third, "number 2 in the queue>: devices are reserved for requests that come before it")
+        told(third, "number 2 in the queue>: 1 is reserved for an earlier request of session 2")
         assert [(q["session"], q["devices"], q.get("exclusive", False)) for q in queue()] == [
             (2, 4, True),
             (3, 1, False),

@@ -198,6 +198,7 @@ function showTables(report) {
     slice.devices.map(spanName).join(", ") + (slice.exclusive ? " (exclusive)" : "")])));
   const how = {
     "exclusive slice": "exclusive slice", slice: "slice", session: "asked for at its start", use: "in use",
+    queue: "reserved for an earlier request",
   };
   table("queue", [["place", true], ["session"], ["wants"], ["priority", true], ["since", true], ["at most", true],
     ["waits for"]],
