@@ -15,15 +15,18 @@ import (
 // Time is counted on each device, by tenant: the time for which its gangs occupied the device, divided by its weight.
 // Each device has a virtual time: the count at which the tenant that was served last began its turn. A tenant that
 // arrives begins there, or level with the one that is furthest behind, so it has neither saved up time nor pays for
-// time before (start-time fair queueing). Of the gangs that are first in their sessions, the next place goes to the
-// one whose tenant leads least over the virtual times of its devices. Among a tenant's sessions, time is counted in
-// the same way. So neither the number of its sessions nor their coming and going changes what a tenant gets. A gang is
-// charged its estimated cost when it gets its place, and the difference when it has ended and was measured.
+// time before (start-time fair queueing). Of the tenants that have had no more than the mean of those that wait, by
+// their weights, the next place goes to the one that would have had least after its next gang. So the gangs of a tenant
+// with a large weight lie between those of the others, and shares hold to within about two gangs over stretches of any
+// length. Among a tenant's sessions, time is counted in the same way. So neither the number of its sessions nor their
+// coming and going changes what a tenant gets. A gang is charged its estimated cost when it gets its place, and the
+// difference when it has ended and was measured.
 //
 // A new session of a tenant begins at the average of what the tenant's sessions have had: if it began at their virtual
 // time, it would come before the sessions that stay, and so would each further new one. A tenant that comes is served
 // before others while it has had less than they have on average, also before those that have had even less: these have
-// waited for long gangs, and it would wait for theirs. So a tenant below its share waits for one window at most.
+// waited for long gangs, and it would wait for theirs. So a tenant below its share waits for one window at most. Where
+// many come at a time, others are served in between, once a window.
 //
 // While a tenant is ahead of another one that has gangs on a device, it may have at most its share of what is placed
 // there; so may a session among those of its tenant. This makes shares hold also for sessions that keep only a few
@@ -177,8 +180,13 @@ func (f *Fair) Pop() *Gang {
 			roomy--
 		}
 		switch ahead := f.aheadOn(a.head); {
-		case ahead >= 0 && !a.isOverdue():
-			// Those that are asked after it are further ahead, so they wait with it.
+		case ahead >= 0 && !a.overdue && !f.groups[ahead].byLead:
+			// Those that lead more than it have to wait with it, but those that lead less do not.
+			f.groups[ahead].byLead = true
+			if f.asking = append(f.asking, a); a.roomy {
+				roomy++
+			}
+		case ahead >= 0 && !a.overdue:
 			if open -= f.groups[ahead].close(f.groups[ahead].load); len(a.groups) > 1 {
 				open -= f.hold(&a)
 			}
@@ -415,7 +423,14 @@ func (f *Fair) place(a *asking) *Gang {
 	if len(a.groups) > 1 && !f.areInStep(a.groups) {
 		f.countGaps(a)
 	}
-	f.charge(a.s, g, a.groups, a.isOverdue())
+	f.charge(a.s, g, a.groups, a.overdue)
+	for _, i := range a.groups {
+		if at := f.groups[i]; a.comes {
+			at.came += f.cost(g)
+		} else {
+			at.came = 0
+		}
+	}
 	f.leave(a.head)
 	return g
 }

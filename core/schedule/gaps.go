@@ -52,7 +52,7 @@ func (f *Fair) hold(a *asking) (closed int) {
 	for _, i := range a.groups {
 		begin, free = max(begin, f.groups[i].begin), max(free, f.groups[i].free)
 	}
-	inStep, overdue, held := begin == free && f.areInStep(a.groups), a.isOverdue(), a.of.held
+	inStep, overdue, held := begin == free && f.areInStep(a.groups), a.overdue, a.of.held
 	next, least := begin+f.takes(a.gang), leastGap*float64(f.window())
 	for _, i := range a.groups {
 		at := f.groups[i]

@@ -13,7 +13,10 @@ type group struct {
 	until int64   // when what is placed now has to have ended, for one of these
 	first float64 // the virtual time, or the least finish of those that wait, if that is later
 	all   float64 // Fair.weights
-	most  float64 // the device time after which a gap may be of any length
+	// Of the parties that have heads of no other group: the sum of their leads by weight, and that of their weights.
+	leads, asking float64
+	byLead        bool    // parties come by their leads, whether ahead of the mean or not
+	most          float64 // the device time after which a gap may be of any length
 
 	devices mask
 	load    int64   // estimated cost of what is placed and has not ended, in nanoseconds on each device
@@ -25,6 +28,7 @@ type group struct {
 	longest int64   // of those that have ended lately; see settle
 	virtual float64 // virtual time, in nanoseconds for a weight of 1
 	last    uint64  // the gang that was placed there last
+	came    int64   // estimated cost of those that were placed because their parties had just come, since another one
 	unused  int64   // time of its devices lately; see settle
 	spare   bool    // that is much
 	settled int64   // the time for which these are right

@@ -114,8 +114,8 @@ func (f *Fair) begin(s *share, group int, behind, among float64) {
 	p, at, t, u := s.of, f.groups[group], &s.of.on[group], &s.on[group]
 	begin := at.virtual
 	switch {
-	case t.sessions > 0: // the slack whatever its weight: otherwise it pays for what keeps it back elsewhere
-		begin -= float64(f.slack(at)) + behind
+	case t.sessions > 0: // the slack whatever its weight is above 1: otherwise it pays for what keeps it back elsewhere
+		begin -= float64(f.slack(at))/min(1, f.weightOf(p, group)) + behind
 	case at.parties > 0:
 		for _, o := range f.parties {
 			if o.on[group].sessions > 0 {

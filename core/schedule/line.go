@@ -3,30 +3,56 @@ package schedule
 import "math"
 
 // The line is the heads that may get a place now, in the order in which they are asked: first those that are overdue,
-// then those of parties that have just come and are below their share, then those whose party leads least, on the
-// device where it leads most. Of one party, the session that is furthest behind comes first.
+// then those of parties that have just come and are below their share. Next are those whose party leads no more than
+// the mean of all that wait: of these, the party comes first that would lead least after another gang (earliest
+// eligible virtual deadline first). If these came by their leads, as the rest do, a tenant of a large weight would wait
+// until each one of a small weight has had a gang, and would then have many in a row. Where gangs wait that want other
+// devices, too, all come by their leads, since the tenant that leads least has the least of its part. A party's lead is
+// that on the device where it leads most. Of one party, the session that is furthest behind comes first.
 
 // asking is a head that may get the next place, in the line.
 type asking struct {
 	*head
-	lead  float64 // of its party over the virtual time, on the device where that is most; overdue, or a number
-	among float64 // that of its session, over those of its party
+	overdue bool    // it has waited too long
+	comes   bool    // as head.comes, and less than a window was placed for such heads since another one got a place
+	among   float64 // the lead of its session over those of its party
+	standing
 }
 
-// overdue is the lead of a head that has waited too long.
-var overdue = math.Inf(-1)
+// standing is the lead of a head's party, on the device where that is most.
+type standing struct {
+	at    *group  // that device's, or, where byLead is set, another one of the gang's
+	lead  float64 // over the virtual time
+	ahead bool    // that is more than the mean
+	next  float64 // lead after another gang, unless it is ahead
+}
 
-func (a *asking) isOverdue() bool { return a.lead == overdue }
+// compare returns -1 if s comes before o, and 1 if it comes after it.
+func (s *standing) compare(o *standing) int {
+	ahead, lead, least := s.ahead || s.at.byLead, s.next, o.next
+	if ahead {
+		lead, least = s.lead, o.lead
+	}
+	switch is := o.ahead || o.at.byLead; {
+	case ahead != is && ahead || ahead == is && lead > least:
+		return 1
+	case ahead != is || lead < least:
+		return -1
+	}
+	return 0
+}
 
 // before reports whether a is asked before b. Of equal ones, the one that has waited longer comes first.
 func (a *asking) before(b *asking) bool {
 	switch {
-	case a.isOverdue() != b.isOverdue():
-		return a.isOverdue()
+	case a.overdue != b.overdue:
+		return a.overdue
 	case a.comes != b.comes:
 		return a.comes
-	case a.lead != b.lead:
-		return a.lead < b.lead
+	}
+	switch c := a.compare(&b.standing); {
+	case c != 0:
+		return c < 0
 	case a.among != b.among:
 		return a.among < b.among
 	}
@@ -42,6 +68,7 @@ func (f *Fair) line() (next int) {
 		at.free = f.freeAt(at)
 		at.begin = at.free
 		at.most = mostHeld * float64(f.slack(at))
+		at.leads, at.asking, at.byLead = 0, 0, false
 		if at.parties > 0 {
 			at.all = f.weights(i)
 		}
@@ -52,19 +79,18 @@ func (f *Fair) line() (next int) {
 	}
 	next = -1
 	for k := range f.asking {
+		f.setLead(&f.asking[k])
+	}
+	for k := range f.asking {
 		a := &f.asking[k]
-		if len(a.groups) == 1 {
-			a.lead = a.of.finish[a.groups[0]] - f.groups[a.groups[0]].first
-		} else {
-			a.lead = f.leadOf(a.head)
+		if a.ahead = a.lead*a.at.asking > a.at.leads; !a.ahead && !a.at.byLead {
+			a.next = a.lead + float64(a.of.shortest)/f.weightOf(a.of, a.groups[0])
 		}
+		a.overdue, a.comes = f.isOverdue(a.head), a.head.comes && a.at.came < window
 		if f.crowded > 0 && a.of.heads > 1 {
 			for _, i := range a.groups {
 				a.among = max(a.among, a.s.on[i].finish-a.of.on[i].first)
 			}
-		}
-		if f.isOverdue(a.head) {
-			a.lead = overdue
 		}
 		if next < 0 || a.before(&f.asking[next]) {
 			next = k
@@ -75,6 +101,23 @@ func (f *Fair) line() (next int) {
 		next = f.next()
 	}
 	return next
+}
+
+// setLead computes the lead of a head's party, and adds it to the mean where parties do not come by their leads.
+func (f *Fair) setLead(a *asking) {
+	if len(a.groups) > 1 {
+		a.at, a.lead = f.groups[a.groups[0]], f.leadOf(a.head)
+		return
+	}
+	i, p := a.groups[0], a.of
+	a.at = f.groups[i]
+	a.lead = p.finish[i] - a.at.first
+	if t := &p.on[i]; t.meant != f.pops {
+		t.meant = f.pops
+		weight := f.weightOf(p, i)
+		a.at.leads += weight * a.lead
+		a.at.asking += weight
+	}
 }
 
 // leadOf returns the largest lead of a head's party on its devices: on those that count, or on all if none does.
@@ -107,10 +150,10 @@ func (f *Fair) lineBehind() {
 		}
 	}
 	for k := range f.asking {
-		if a := &f.asking[k]; a.of.heads > 1 && !a.isOverdue() {
+		if a := &f.asking[k]; a.of.heads > 1 && !a.overdue {
 			for _, i := range a.groups {
-				if next := a.of.on[i].next; next.among < a.among {
-					a.lead = max(a.lead, next.lead)
+				if next := a.of.on[i].next; next.among < a.among && a.compare(&next.standing) < 0 {
+					a.standing = next.standing
 				}
 			}
 		}
@@ -142,7 +185,12 @@ func (f *Fair) ask() {
 		for _, i := range h.groups {
 			at := f.groups[i]
 			at.first = min(at.first, p.finish[i])
+			at.byLead = at.byLead || len(h.groups) > 1
 		}
+		if p.asked != f.pops {
+			p.asked, p.shortest = f.pops, h.gang.Cost
+		}
+		p.shortest = min(p.shortest, h.gang.Cost)
 		if f.crowded > 0 && p.heads > 1 {
 			f.lineAmong(h)
 		}

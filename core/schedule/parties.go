@@ -18,6 +18,10 @@ type party struct {
 	finish  []float64 // by group: the virtual time at which its last gang there ends
 	held    []float64 // by group: the virtual time since which it has not kept the devices idle; see mayBeIdle
 	on      []turns   // by group
+	// Scratch of Pop: the least cost of its heads, which is 0 if one of them was not measured, and the call of Pop for
+	// which it is right. Such a gang is charged a window when it has its place, so it need not wait for one.
+	shortest int64
+	asked    uint64
 }
 
 // turns is a party's use of a group's devices.
@@ -37,10 +41,10 @@ type turns struct {
 	// The time at which the party's placed gangs will have taken no more than its maximum; 0 if it has none.
 	paid int64
 	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
-	// these are right.
-	first, least   float64
-	lined, counted uint64
-	next           *asking // of its heads, that of the session that is furthest behind; nil outside of lineBehind
+	// these are right, and its lead is in the mean.
+	first, least          float64
+	lined, counted, meant uint64
+	next                  *asking // of its heads, that of the session that is furthest behind; nil outside of lineBehind
 }
 
 // charge charges the estimate of a gang that gets its place.
