@@ -80,10 +80,6 @@ func Refuse[Char ~int8 | ~uint8](err *error, refusal **Char) {
 // Library returns the path of the file that this code was loaded from, such as libpathways.so, or "".
 func Library() string { return C.GoString(C.pw_library()) }
 
-// Thread returns the system's number of the calling thread, as Python's threading.get_native_id does, at the price of a
-// call of C: the system is asked once a thread.
-func Thread() int32 { return int32(C.pw_thread()) }
-
 // code returns the code of an error, which is never OK.
 func code(err error) status.Code {
 	if c := status.CodeOf(err); c != status.OK {

@@ -122,7 +122,7 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
 		Elastic: want.Elastic, Platforms: want.Platforms,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
-		Hurry: interrupted, Held: tellHeld, Moment: happened, Thread: base.Thread,
+		Hurry: interrupted, Held: tellHeld, Moment: happened, Thread: base.Thread, Processor: base.Processor,
 		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
 	}, notify)
 	if err != nil {
@@ -191,7 +191,8 @@ func closeAll(all []device.Driver) {
 // within makes a cluster in this process for one session, with these drivers, and calls closed when they are closed.
 func within(ctx context.Context, want Want, notify client.Notify, all []device.Driver, closed func()) (client.Cluster,
 	error) {
-	local, err := core.InProcess{Drivers: all, Hurry: interrupted, Thread: base.Thread}.Start(ctx)
+	local, err := core.InProcess{Drivers: all, Hurry: interrupted, Thread: base.Thread,
+		Processor: base.Processor}.Start(ctx)
 	end := func() {
 		if local != nil {
 			local.Close()

@@ -42,6 +42,9 @@ type Config struct {
 	Moment func(Moment)
 	// Thread returns the system's number of the calling thread, for recordings of calls; nil asks the system each time.
 	Thread func() int32
+	// Processor returns for how long a thread of this process has had a processor, and whether it has one, or waits for
+	// one, rather than for something else: see core/client/gather.go. Nil is allowed.
+	Processor func(thread int32) (took time.Duration, runs bool)
 	// Section is how many nodes of a graph one message has; 0 is graph.MaxNodes, which is the most.
 	Section int
 }
@@ -73,9 +76,10 @@ type remote struct {
 	hurry     func() bool // Config.Hurry; may be nil
 	section   int         // Config.Section
 	held      func(*wire.Held)
-	moments   func(Moment)     // Config.Moment; may be nil
-	recorder  observe.Recorder // of calls
-	thread    func() int32     // Config.Thread
+	moments   func(Moment)                                       // Config.Moment; may be nil
+	recorder  observe.Recorder                                   // of calls
+	thread    func() int32                                       // Config.Thread
+	processor func(thread int32) (took time.Duration, runs bool) // Config.Processor; may be nil
 	running   sync.WaitGroup
 
 	objects  atomic.Uint64 // the last number used, like the two below
@@ -185,7 +189,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	exchange.Peers(welcome.Workers, welcome.Vacant, welcome.Vacancy.Err())
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, platforms: platforms,
 		space: transport.Transfers(welcome.Session), notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment,
-		thread: c.Thread, section: cmp.Or(c.Section, graph.MaxNodes), credit: int(max(welcome.Credit, 1)),
+		thread: c.Thread, processor: c.Processor,
+		section: cmp.Or(c.Section, graph.MaxNodes), credit: int(max(welcome.Credit, 1)),
 		pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{},
 		texts: map[uint64][]byte{}, giving: map[uint64]bool{}, asked: map[uint64]*asking{},
 		slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},

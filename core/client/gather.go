@@ -29,7 +29,9 @@ import (
 //   - before a submission waits for credit, which may be this operation's;
 //   - when every device of the session is a row;
 //   - when SendPuts is called: a thread is about to wait for the array;
-//   - when it has waited for long enough (sendLate), so that its bytes travel while the caller does something else.
+//   - when it has waited for long enough (sendLate), so that its bytes travel while the caller does something else. A
+//     caller that was only kept off its processor is waited for (goesOn): on a busy machine its rows would become
+//     operations of their own, each of which would hold memory while it waits for that of the next.
 //
 // All rows share the end of the operation, and its error. A worker that is lost meanwhile is no error, as long as
 // another one is left: only its own rows are lost, see core/controller/loss.go. What else can happen to a row fails all
@@ -70,7 +72,15 @@ type openPut struct {
 	devices           []uint32
 	put               *putting
 	with              Gathering
-	waited            bool // for gatherShort
+	waited            bool  // for gatherShort
+	thread            int32 // that makes it
+	seen              stride
+}
+
+// stride is how far a thread has come with a put.
+type stride struct {
+	rows int
+	took time.Duration // of a processor
 }
 
 // gathers reports whether a put may be gathered with others.
@@ -125,7 +135,8 @@ func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full b
 	r.takeFrees()
 	r.leave()
 	r.open = &openPut{op: op, object: s.Object, token: s.Token, memory: s.Memory, devices: slices.Clone(s.Devices),
-		shape: shape.Shape{DType: s.Shape.DType, Dims: slices.Clone(s.Shape.Dims)}, put: put, with: s.Gather}
+		shape: shape.Shape{DType: s.Shape.DType, Dims: slices.Clone(s.Shape.Dims)}, put: put, with: s.Gather,
+		thread: r.thread()}
 	r.armGathering()
 	return op, put, alone || len(r.Devices()) == 1, nil
 }
@@ -233,12 +244,29 @@ func (r *remote) sendLate() {
 	r.armedPut = false
 	switch o := r.open; {
 	case o == nil:
+	case r.goesOn(o):
+		r.armedPut = true
+		r.gathering.Reset(gatherLong)
 	case o.waited || o.shape.HostBytes() > transport.PostSize:
 		r.sendPut(false)
 	default:
 		o.waited = true
 		r.armGathering()
 	}
+}
+
+// goesOn reports whether the thread that makes a put may be about to add a row: since the last look it has added one,
+// or it runs, or would if it had a processor, and has had one for less time than a row takes.
+func (r *remote) goesOn(o *openPut) bool {
+	if r.processor == nil {
+		return false
+	}
+	took, runs := r.processor(o.thread)
+	if now := (stride{len(o.devices), took}); now.rows != o.seen.rows {
+		o.seen = now
+		return true
+	}
+	return runs && took-o.seen.took < gatherLong
 }
 
 // SendPuts implements Cluster. If a submission is under way, that sends the open put; or sendLate does, if it has

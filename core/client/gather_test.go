@@ -195,6 +195,46 @@ func TestOpenPutIsSentByTime(t *testing.T) {
 	}
 }
 
+// A put waits for the rows of a thread that is kept off its processor, and not for one that does something else.
+func TestOpenPutWaitsForAThreadWithoutAProcessor(t *testing.T) {
+	for name, c := range map[string]struct {
+		took func(waited time.Duration) time.Duration
+		runs bool
+		sent bool // before there is another row
+	}{
+		"waits for a processor":   {func(time.Duration) time.Duration { return time.Second }, true, false},
+		"has it for a moment":     {func(t time.Duration) time.Duration { return min(t, gatherLong/2) }, true, false},
+		"computes something else": {func(waited time.Duration) time.Duration { return waited }, true, true},
+		"waits for something":     {func(time.Duration) time.Duration { return time.Second }, false, true},
+	} {
+		for _, elements := range []int64{4, 1 << 20} {
+			t.Run(fmt.Sprintf("%s/%d", name, elements), func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
+					n := connect(t)
+					begun := time.Now()
+					r := n.cluster.(*remote)
+					r.thread = func() int32 { return 7 }
+					r.processor = func(thread int32) (time.Duration, bool) {
+						statustest.Equal(t, thread, 7, "the thread that puts")
+						return c.took(time.Since(begun)), c.runs
+					}
+					with := new(rows)
+					n.row(10, 0, with, elements)
+					time.Sleep(3 * gatherShort)
+					synctest.Wait()
+					if c.sent {
+						n.wantSent("put 1 of object 10 to [0]")
+						return
+					}
+					n.wantSent()
+					n.row(10, 1, with, elements)
+					n.wantSent("put 1 of object 10 to [0 1]")
+				})
+			})
+		}
+	}
+}
+
 // Short rows lie where their workers read them until the operation has ended, and the message says where. Otherwise
 // they are pushed.
 func TestShortRowsAreLaid(t *testing.T) {

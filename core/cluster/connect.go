@@ -31,10 +31,11 @@ type ClientConfig struct {
 	Software  string
 	Alone     bool        // whether each operation is sent separately, even if several are queued
 	Pool      *shm.Pool   // memory for blocks; the session's own
-	Hurry     func() bool // see client.Config, like the three below
+	Hurry     func() bool // see client.Config, like the four below
 	Held      func(*wire.Held)
 	Moment    func(client.Moment)
 	Thread    func() int32
+	Processor func(thread int32) (took time.Duration, runs bool)
 	Waits     func(why string) // as transport.Credentials.Waits
 }
 
@@ -75,7 +76,7 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	sayWho(hello)
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held, Moment: c.Moment,
-		Thread: c.Thread, Hello: hello,
+		Thread: c.Thread, Processor: c.Processor, Hello: hello,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
 				Self: w.Process, Host: host, Options: peers, Pool: c.Pool,

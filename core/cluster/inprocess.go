@@ -61,9 +61,10 @@ type InProcess struct {
 	Patience time.Duration
 	Log      *slog.Logger
 	// Of clients, see client.Config:
-	Hurry   func() bool
-	Section int
-	Thread  func() int32
+	Hurry     func() bool
+	Section   int
+	Thread    func() int32
+	Processor func(thread int32) (took time.Duration, runs bool)
 }
 
 // Local is a running InProcess.
@@ -263,7 +264,7 @@ func (l *Local) ConnectAsking(ctx context.Context, hello *wire.Hello, notify cli
 	name := hello.Name
 	return client.Connect(ctx, client.Config{
 		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: hello, Notify: notify,
-		Hurry: l.config.Hurry, Section: l.config.Section, Thread: l.config.Thread,
+		Hurry: l.config.Hurry, Section: l.config.Section, Thread: l.config.Thread, Processor: l.config.Processor,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
 			return l.hub.Join(w.Process, name)

@@ -12,14 +12,10 @@ MiB = 1 << 18  # elements
 def objects():
     return pathways.stats()["live"].get("objects", 0)
 def one_object(put):
-    # On a busy machine there may be so much time between two shards that they are not put together.
-    for _ in range(100):
-        before = objects()
-        x = put()
-        if objects() == before + 1:
-            return x
-        del x
-    raise AssertionError("the shards are never one object")
+    before = objects()
+    x = put()
+    assert objects() == before + 1, "the shards are one object"
+    return x
 """
 
 
