@@ -167,8 +167,12 @@ func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 		return nil
 	}
 	add := func(s *session, has ...placement.Numbers) {
+		longest := 0 // most sessions have nothing
+		for _, set := range has {
+			longest = max(longest, len(set))
+		}
 		devices, how := 0, -1
-		for i, word := range lacks {
+		for i, word := range lacks[:min(len(lacks), longest)] {
 			had := uint64(0)
 			for k, set := range has {
 				if i < len(set) && word&set[i] != 0 {
