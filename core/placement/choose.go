@@ -11,13 +11,14 @@ import (
 // candidate is consecutive devices of one worker that may be granted, each at the same cost. Most often these are all
 // of the worker's, so a search takes time for the cluster's workers rather than for its devices.
 type candidate struct {
-	device int32 // virtual, the first
-	number int32 // in the whole cluster, the first
-	count  int32
-	run    int32 // of the view: of one worker
-	island int32 // the worker's, by its index
-	free   bool  // they could be granted at once
-	cost   int64 // of each
+	device   int32 // virtual, the first
+	number   int32 // in the whole cluster, the first
+	count    int32
+	run      int32 // of the view: of one worker
+	island   int32 // the worker's, by its index
+	free     bool  // they could be granted at once
+	reserved bool  // for a request before; see appendParts
+	cost     int64 // of each
 }
 
 // appendPart appends a candidate of count of another one's devices, from the one at index from on.
@@ -28,35 +29,20 @@ func appendPart(into []candidate, of *candidate, from, count int32) []candidate 
 	return into
 }
 
-// appendUnreserved appends those of a candidate's devices that no request keeps.
-func appendUnreserved(into []candidate, c *candidate, reserved Numbers) []candidate {
-	from := int32(0)
-	for k := range c.count + 1 {
-		if k < c.count && !reserved.Has(int(c.number+k)) {
-			continue
-		}
-		if k > from {
-			into = appendPart(into, c, from, k-from)
-		}
-		from = k + 1
+// appendParts appends a candidate in parts, of which each is reserved or not.
+func appendParts(into []candidate, c *candidate, reserved Numbers) []candidate {
+	for from := int32(0); from < c.count; {
+		is, count := reserved.run(int(c.number+from), int(c.count-from))
+		into = appendPart(into, c, from, int32(count))
+		into[len(into)-1].reserved = is
+		from += int32(count)
 	}
 	return into
 }
 
-// appendParts appends a candidate in parts, of which each is reserved or not. Those that are cost more.
-func appendParts(into []candidate, c *candidate, reserved Numbers) []candidate {
-	from := int32(0)
-	for k := int32(1); k <= c.count; k++ {
-		isReserved := reserved.Has(int(c.number + from))
-		if k < c.count && reserved.Has(int(c.number+k)) == isReserved {
-			continue
-		}
-		if into = appendPart(into, c, from, k-from); isReserved {
-			into[len(into)-1].cost += outOfTurn
-		}
-		from = k
-	}
-	return into
+// dropReserved removes those candidates that are reserved.
+func dropReserved(from []candidate) []candidate {
+	return slices.DeleteFunc(from, func(c candidate) bool { return c.reserved })
 }
 
 // The cost of a device that others have, and of one that is reserved for a request before: each is more than any number
@@ -116,8 +102,11 @@ func (c *chooser) choose(all []candidate, w Want, several bool) []candidate {
 	if n := len(w.Topology); n > 0 {
 		c.row = int32(w.Topology[n-1])
 	}
-	if c.row > 1 {
+	switch {
+	case c.row > 1:
 		c.single()
+	case devices == w.Devices && (several || all[0].island == all[len(all)-1].island):
+		return all // there is no choice
 	}
 	c.islands = c.split(c.islands[:0], 0, int32(len(c.all)), island)
 	found := false
@@ -171,6 +160,9 @@ func (c *chooser) split(into []group, lo, hi int32, by unit) []group {
 		return into
 	}
 	first := lo
+	if by == island && c.all[lo].island == c.all[hi-1].island {
+		by = anywhere // they are sorted by island
+	}
 	for i := lo + 1; i < hi && by != anywhere; i++ {
 		a, b := &c.all[i-1], &c.all[i]
 		together := a.island == b.island

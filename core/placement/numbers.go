@@ -34,9 +34,35 @@ func (n *Numbers) Add(device int) {
 
 // add adds count devices from first on.
 func (n *Numbers) add(first, count int) {
-	for d := first; d < first+count; d++ {
-		n.Add(d)
+	end := first + count
+	for len(*n) < (end+63)>>6 {
+		*n = append(*n, 0)
 	}
+	for first < end {
+		at := first & 63
+		most := min(64-at, end-first) // in one word
+		(*n)[first>>6] |= ^uint64(0) >> (64 - most) << at
+		first += most
+	}
+}
+
+// run reports whether a device is in the set, and how many are alike from it on; most at most.
+func (n Numbers) run(first, most int) (in bool, count int) {
+	in = n.Has(first)
+	for count < most {
+		word, at := uint64(0), (first+count)&63
+		if i := (first + count) >> 6; i < len(n) {
+			word = n[i]
+		}
+		if in {
+			word = ^word
+		}
+		alike := min(bits.TrailingZeros64(word>>at), 64-at)
+		if count += alike; at+alike < 64 {
+			break
+		}
+	}
+	return in, min(count, most)
 }
 
 // Union adds the devices of another set.

@@ -111,6 +111,7 @@ type Map struct {
 	scratch   scratch
 	mark      uint64
 	moved     uint64 // counts workers that have come, and gone
+	loaded    uint64 // counts changes of loads
 
 	same same
 }

@@ -130,9 +130,8 @@ const (
 	filtering step = iota // behind the first one, which finds all candidates
 	choosing
 	granting // the last one, if enough are free; otherwise:
-	ranking  // where requests before it keep some
-	yielding // the same
 	costing
+	yielding // where requests before it keep some
 	keeping
 )
 
@@ -275,26 +274,27 @@ func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, w
 		if r.err = m.candidates(&s.found, r, nil, occupied); r.err != nil {
 			return true, false
 		}
-		s.of, s.step, s.devices = r, filtering, nil
+		if s.of, s.step, s.devices = r, filtering, nil; s.found.free < r.Want.Devices {
+			s.step = costing
+		}
 		return false, true
 	case s.step == filtering:
 		s.free, s.step = s.found.unreserved(s.free[:0], q.next), choosing
 		return false, true
 	case s.step == choosing:
-		if s.devices = m.choose(r, s.free, s.found.several); s.devices != nil {
-			s.step = granting
-		} else if r.ahead, s.step = nil, costing; q.next.Count() > 0 {
-			s.step = ranking
+		if s.devices, s.step = m.choose(r, s.free, s.found.several), granting; s.devices == nil {
+			s.step = costing
 		}
 		return false, true
-	case s.step == ranking:
-		s.free, s.step = s.found.ranked(s.free[:0], q.next), yielding
+	case s.step == costing:
+		s.free = s.found.ranked(s.free[:0], q.next)
+		if s.step = yielding; q.next.Count() == 0 {
+			s.step, r.ahead = keeping, nil
+		}
 		return false, true
 	case s.step == yielding:
-		r.ahead, s.step = m.yields(r, s.free, s.found.several), costing
-		return false, true
-	case s.step == costing:
-		s.free, s.step = s.found.unkept(s.free[:0], q.next), keeping
+		r.ahead, s.step = m.yields(r, s.free, s.found.several), keeping
+		s.free = dropReserved(s.free)
 		return false, true
 	}
 	step, devices := s.step, s.devices
@@ -434,10 +434,10 @@ func (f *found) unreserved(into []candidate, reserved Numbers) []candidate {
 	into = slices.Grow(into, len(f.all))
 	for i := range f.all {
 		if f.all[i].free {
-			into = appendUnreserved(into, &f.all[i], reserved)
+			into = appendParts(into, &f.all[i], reserved)
 		}
 	}
-	return into
+	return dropReserved(into)
 }
 
 // areFree reports whether a request can still have the devices that available has returned.
@@ -455,26 +455,21 @@ func (m *Map) areFree(r *Request, devices []int, occupied Occupied) bool {
 	return true
 }
 
-// unkept appends those candidates that no request keeps. Those that others have cost most.
-func (f *found) unkept(into []candidate, reserved Numbers) []candidate {
-	into = slices.Grow(into, len(f.all))
-	for _, c := range f.all {
-		if !c.free {
-			c.cost += inUse
-		}
-		into = appendUnreserved(into, &c, reserved)
-	}
-	return into
-}
-
-// ranked appends all candidates. Those that others have cost most, and of equal ones those that requests keep.
+// ranked appends all candidates, in parts that are reserved or not. Those that others have cost most, and of equal ones
+// those that are reserved.
 func (f *found) ranked(into []candidate, reserved Numbers) []candidate {
 	into = slices.Grow(into, len(f.all))
-	for _, c := range f.all {
-		if !c.free {
-			c.cost += inUse
+	for i := range f.all {
+		from := len(into)
+		into = appendParts(into, &f.all[i], reserved)
+		for k := from; k < len(into); k++ {
+			if !into[k].free {
+				into[k].cost += inUse
+			}
+			if into[k].reserved {
+				into[k].cost += outOfTurn
+			}
 		}
-		into = appendParts(into, &c, reserved)
 	}
 	return into
 }
@@ -482,10 +477,13 @@ func (f *found) ranked(into []candidate, reserved Numbers) []candidate {
 // yields returns what a request leaves to those before it: of the devices that it would keep if it were the first,
 // those that are reserved for them.
 func (m *Map) yields(r *Request, ranked []candidate, several bool) (ahead []Reserved) {
-	var wants Numbers
+	wants := m.scratch.wants[:0]
 	for _, c := range m.chooseOrAll(r, ranked, several) {
-		wants.add(int(c.number), int(c.count))
+		if c.reserved {
+			wants.add(int(c.number), int(c.count))
+		}
 	}
+	m.scratch.wants = wants
 	q := &m.queue
 	for _, by := range q.waiting[:min(q.at, maxLooking)] {
 		if n := by.reserved.common(wants); n > 0 {

@@ -338,6 +338,7 @@ func (m *Map) numbersOf(v *View, devices []int) iter.Seq2[int, int] {
 
 // count adds by to the number of slices that have each of s's devices.
 func (m *Map) count(s *Slice, by int32) {
+	m.loaded++
 	h := m.holders[s.Session]
 	h.devices += int(by) * len(s.Devices)
 	h.stale = true
@@ -388,28 +389,62 @@ type scratch struct {
 	some    []candidate
 	free    []candidate // for found, when a ViewSearch has taken that; nil while one has
 	had     Numbers     // by virtual device
+	wants   Numbers     // for yields
 	chooser chooser
 }
 
 // found is the devices that a slice may have.
 type found struct {
-	all     []candidate
-	several bool // no island has enough, so the slice may be of several
+	all      []candidate
+	devices  int  // of these
+	free     int  // of them, those that could be granted at once
+	ofIsland int  // of one island at most
+	several  bool // no island has enough, so the slice may be of several
+
+	basis basis
+	used  Numbers // by others, where that matters
+}
+
+// basis is what the devices that a slice may have depend on, apart from what is in use.
+type basis struct {
+	view         *View // nil: also on the devices that it had
+	island, kind string
+	alone        bool
+	moved        uint64 // Map.moved
+	loaded       uint64 // Map.loaded
 }
 
 // candidates finds the devices of workers that have not left and that may be granted, in the view's order, and marks
-// those that could be granted at once.
+// those that could be granted at once. It takes what was found before if nothing has changed that it depends on: most
+// requests are for devices of any kind, by sessions that see the same ones and use none.
 func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) error {
 	free := m.freeFor(r, occupied)
-	had := m.scratch.had
-	clear(had)
+	on := basis{r.View, r.Want.Island, r.Want.Kind, r.Want.Exclusive, m.moved, m.loaded}
+	if len(old) > 0 {
+		on = basis{}
+	}
+	if on.view == nil || on != into.basis || !slices.Equal(free.used, into.used) {
+		m.find(into, r, old, &free)
+		into.basis, into.used = on, append(into.used[:0], free.used...)
+	}
+	into.several = into.ofIsland < r.Want.Devices
+	if into.devices < r.Want.Devices || into.devices == 0 {
+		return m.tooFew(r.View, r.Want, into.devices)
+	}
+	return nil
+}
+
+// find is candidates without what was found before.
+func (m *Map) find(into *found, r *Request, old []int, free *free) {
+	had := m.scratch.had[:0]
 	for _, d := range old {
 		had.Add(d)
 	}
 	m.scratch.had = had
 	var island *Island
-	devices, ofIsland := 0, 0 // how many
-	several, all := true, slices.Grow(into.all[:0], len(r.View.runs))
+	ofIsland := 0 // how many
+	all := slices.Grow(into.all[:0], len(r.View.runs))
+	into.devices, into.free, into.ofIsland = 0, 0, 0
 	for i, at := range m.wanted(r.View, r.Want) {
 		if at.island != island { // devices are sorted by island
 			island, ofIsland = at.island, 0
@@ -421,7 +456,10 @@ func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) 
 			}
 			cost, isFree := m.loads[first+k].cost(had.Has(at.device+k)), free.has(first+k)
 			ofIsland++
-			devices++
+			into.devices++
+			if isFree {
+				into.free++
+			}
 			if n := len(all) - 1; n >= 0 && all[n].run == int32(i) && all[n].device+all[n].count == int32(at.device+k) &&
 				all[n].cost == cost && all[n].free == isFree {
 				all[n].count++
@@ -430,15 +468,9 @@ func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) 
 			all = append(all, candidate{device: int32(at.device + k), number: int32(first + k), count: 1, run: int32(i),
 				island: int32(island.Index), cost: cost, free: isFree})
 		}
-		if ofIsland >= r.Want.Devices {
-			several = false
-		}
+		into.ofIsland = max(into.ofIsland, ofIsland)
 	}
-	into.all, into.several = all, several
-	if devices < r.Want.Devices || devices == 0 {
-		return m.tooFew(r.View, r.Want, devices)
-	}
-	return nil
+	into.all = all
 }
 
 // free is the devices that could be granted to a request at once.

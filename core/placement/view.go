@@ -120,6 +120,7 @@ func (m *Map) Retire(v *View) {
 
 // countView adds by to the number of views that see each of v's devices.
 func (m *Map) countView(v *View, by int32) {
+	m.loaded++
 	for _, r := range v.runs {
 		if m.isHere(r.worker, r.base) {
 			for d := range r.count {
