@@ -112,6 +112,19 @@ func Wrap(err error, format string, args ...any) error {
 	return &Error{Code: CodeOf(err), Message: fmt.Sprintf(format, args...) + ": " + err.Error(), cause: err}
 }
 
+// Brief returns the text of an error as it is sent to other processes: what is longer than 16 KiB without its middle.
+// The beginning says what was wrong, and causes are at the end. Compilers put whole programs into their errors, and
+// Python the text of a user's exception.
+func Brief(err error) string {
+	const begin, end = 12 << 10, 4 << 10
+	text := err.Error()
+	left := len(text) - begin - end
+	if left <= 0 {
+		return text
+	}
+	return fmt.Sprintf("%s … [%d bytes left out] … %s", text[:begin], left, text[len(text)-end:])
+}
+
 // CodeOf returns the code of the first Error in err's chain, OK for nil, and
 // Unknown for an error that has no code.
 func CodeOf(err error) Code {

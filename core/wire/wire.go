@@ -11,7 +11,6 @@ package wire
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -136,14 +135,7 @@ func Agree(low, high uint32) (uint32, error) {
 	return min(high, ProtocolMax), nil
 }
 
-// The parts that Of keeps of a long error: its beginning, which says what was wrong, and its end, where causes are. At
-// this length, MaxFailures errors are far shorter than a frame. Compilers put whole programs into their errors.
-const (
-	errorBegin = 12 << 10
-	errorEnd   = 4 << 10
-)
-
-// MaxFailures bounds the errors in one message.
+// MaxFailures bounds the errors in one message. Together they are far shorter than a frame.
 const MaxFailures = 256
 
 // Of puts an error into a message; nil is OK. Of a text that is longer than 16 KiB it keeps the beginning and the end.
@@ -151,12 +143,8 @@ func Of(err error) *Status {
 	if err == nil {
 		return nil
 	}
-	text := err.Error()
-	if left := len(text) - errorBegin - errorEnd; left > 0 {
-		text = fmt.Sprintf("%s … [%d bytes left out] … %s", text[:errorBegin], left, text[len(text)-errorEnd:])
-	}
 	// A message that is not valid text would make the whole frame undecodable.
-	return &Status{Code: uint32(status.CodeOf(err)), Message: strings.ToValidUTF8(text, "\ufffd")}
+	return &Status{Code: uint32(status.CodeOf(err)), Message: strings.ToValidUTF8(status.Brief(err), "\ufffd")}
 }
 
 // Err takes an error out of a message.

@@ -363,6 +363,18 @@ func TestPeerDialsAfterItHasGone(t *testing.T) {
 	}
 }
 
+// An error of any length keeps its beginning and its end, although letters of several bytes may be cut.
+func TestLongErrorIsSent(t *testing.T) {
+	for _, letters := range []int{0, 16 << 10, 1 << 20} {
+		r := reader{b: withStatus(nil, status.New(status.Aborted, "it begins%sends", strings.Repeat("ß", letters)))}
+		err := r.status()
+		if status.CodeOf(err) != status.Aborted || !strings.HasPrefix(err.Error(), "it begins") ||
+			!strings.HasSuffix(err.Error(), "ends") || r.bad {
+			t.Errorf("%d letters became %.50v", letters, err)
+		}
+	}
+}
+
 // Connections for a link that come out of turn, or claim what cannot be, do no harm
 // to others.
 func TestResumeOutOfTurn(t *testing.T) {

@@ -51,7 +51,7 @@ const (
 	tokenSize  = 16
 	resumeSize = tokenSize + 8 + 8
 	keySize    = 24
-	maxMessage = 16 << 10 // bytes of a status's text: a traceback
+	maxMessage = 17 << 10 // bytes of a status's text: more than status.Brief returns
 )
 
 // reader takes a payload apart. Bad is set where it is too short.
@@ -132,8 +132,7 @@ func numbers(b []byte, vs ...uint64) []byte {
 func withStatus(b []byte, err error) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(status.CodeOf(err)))
 	if err != nil {
-		text := err.Error()
-		b = append(b, strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")...) // a letter may be cut
+		b = append(b, strings.ToValidUTF8(status.Brief(err), "")...) // letters may be cut
 	}
 	return b
 }
