@@ -2,6 +2,7 @@ package base_test
 
 import (
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,21 +10,21 @@ import (
 )
 
 func TestProcessorTellsWhoRunsFromWhoWaits(t *testing.T) {
-	threads, stop := make(chan int32), make(chan struct{})
-	ended := make(chan struct{})
+	var stop atomic.Bool
+	one, other, ended, waits := make(chan int32), make(chan int32), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		runtime.LockOSThread() // and the thread ends with the goroutine
-		threads <- base.Thread()
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		one <- base.Thread()
+		for !stop.Load() {
+			continue
 		}
 	}()
-	busy := <-threads
+	go func() {
+		runtime.LockOSThread()
+		other <- base.Thread()
+		<-waits
+	}()
 	until := func(what string, is func() bool) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
@@ -32,17 +33,15 @@ func TestProcessorTellsWhoRunsFromWhoWaits(t *testing.T) {
 			}
 		}
 	}
-	var first time.Duration
-	until("a thread that computes runs", func() (runs bool) { first, runs = base.Processor(busy); return runs })
-	until("it has had a processor for longer", func() bool { took, _ := base.Processor(busy); return took > first })
-	go func() {
-		runtime.LockOSThread()
-		threads <- base.Thread()
-		<-stop
-	}()
-	idle := <-threads
-	until("a thread that waits does not run", func() bool { _, runs := base.Processor(idle); return !runs })
-	close(stop)
+	busy, idle := <-one, <-other
+	var took time.Duration
+	runs := func(thread int32) (runs bool) { took, runs = base.Processor(thread); return runs }
+	until("a thread that waits does not run", func() bool { return !runs(idle) })
+	until("a thread that computes runs", func() bool { return runs(busy) })
+	first := took
+	until("it has had a processor for longer", func() bool { return runs(busy) && took > first })
+	stop.Store(true)
 	<-ended
-	until("a thread that has ended does not run", func() bool { _, runs := base.Processor(busy); return !runs })
+	until("a thread that has ended does not run", func() bool { return !runs(busy) })
+	close(waits)
 }
