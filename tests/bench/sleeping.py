@@ -141,12 +141,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("microbatches", type=int, nargs="*", default=[16], help="of a step; all are measured (16)")
     parser.add_argument("--milliseconds", type=int, default=20, help="of a forward, or half of a backward (20)")
+    parser.add_argument("--schedules", nargs="+", choices=NAMES, default=NAMES, help="in this order (all)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         library = ctypes.CDLL(str(gate.build(pathlib.Path(folder))))
         jax.ffi.register_ffi_target("sleeps", jax.ffi.pycapsule(library.sleeps), platform="cpu")
         seconds = args.milliseconds / 1e3
-        print(json.dumps({m: {n: measure(n, jax.devices(), m, seconds) for n in NAMES} for m in args.microbatches}))
+        rows = {m: {n: measure(n, jax.devices(), m, seconds) for n in args.schedules} for m in args.microbatches}
+        print(json.dumps(rows))
 
 
 if __name__ == "__main__":
