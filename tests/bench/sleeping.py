@@ -6,7 +6,8 @@ A pipeline with a worker for each place, in each schedule. Its last line is JSON
 which "steady" is the idle part of the median step in a row of eight, from the end of one step to that of the next,
 "mean" that of the whole row, "recorded" that of a single step, as a trace shows it, "longer" how much longer than its
 sleep a worker sees a forward or half of a backward take, and "between" the time from the end of one to the begin of the
-next, both in seconds and medians. Where the schedule leaves no gap, these two are what is idle.
+next, both in seconds and medians. Where the schedule leaves no gap, these two are what is idle. "late" is how much
+longer a sleep of that length takes a process that does nothing else, beside the row, in the median.
 
 On a machine that has other work, too, a step is late now and then; "steady" leaves that out, and "mean" has it. A
 virtual machine may be stopped for tens of milliseconds, which delays every process whatever its priority: "stolen" is
@@ -25,6 +26,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -82,6 +84,16 @@ def update(w, gradient):
     return w - 0.01 * gradient
 
 
+def lateness(seconds, over):
+    """How much longer a sleep takes than it was to, in the median until over is set."""
+    late = []
+    while not over.is_set():
+        begin = time.perf_counter()
+        time.sleep(seconds)
+        late.append(time.perf_counter() - begin - seconds)
+    return statistics.median(late)
+
+
 def measure(name, devices, microbatches, seconds):
     places = stages.schedule(name, len(devices), microbatches).places
     stage = sleeps(seconds)
@@ -105,7 +117,11 @@ def measure(name, devices, microbatches, seconds):
 
     steps(2)
     begin, before = time.perf_counter(), stolen()
-    row = steps(stages.STEPS)
+    over = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
+        late = beside.submit(lateness, seconds, over)
+        row = steps(stages.STEPS)
+        over.set()
     taken = (stolen() - before) / (time.perf_counter() - begin)
     busy = 3 * seconds * microbatches * len(places) / len(devices)
     with tempfile.TemporaryDirectory() as folder, pathways.trace(pathlib.Path(folder) / "trace.json") as timeline:
@@ -119,6 +135,7 @@ def measure(name, devices, microbatches, seconds):
         "planned": pipe.schedule.bubble,
         "longer": longer,
         "between": between,
+        "late": late.result(),
     }
 
 
