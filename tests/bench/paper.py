@@ -286,7 +286,9 @@ def figure6(quick):
     for name, values in found.items():
         _, workers, cost = name.split("/")
         simulated.setdefault(workers.partition("=")[2], {})[cost.partition("=")[2]] = statistics.median(values["share"])
-    found = gobench.run("./core/controller", "^BenchmarkServer$/^sockets$/^depth=32$/^workers=(16|512)$", 1, "0.3s")
+    found = gobench.run(
+        "./core/controller/server", "^BenchmarkServer$/^sockets$/^depth=32$/^workers=(16|512)$", 1, "0.3s"
+    )
     own = {
         name.partition("workers=")[2]: sum(values[u][0] for u in ("run-µs", "end-µs")) for name, values in found.items()
     }
