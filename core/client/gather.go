@@ -137,7 +137,7 @@ func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full b
 	r.open = &openPut{op: op, object: s.Object, token: s.Token, memory: s.Memory, devices: slices.Clone(s.Devices),
 		shape: shape.Shape{DType: s.Shape.DType, Dims: slices.Clone(s.Shape.Dims)}, put: put, with: s.Gather,
 		thread: r.thread()}
-	r.armGathering()
+	r.armGathering(gatherShort)
 	return op, put, alone || len(r.Devices()) == 1, nil
 }
 
@@ -226,11 +226,11 @@ func (r *remote) postRows(o *openPut, rows []shortRow) {
 	}
 }
 
-// armGathering has sendLate called. The caller holds order.
-func (r *remote) armGathering() {
+// armGathering has sendLate called after a while, unless it will be anyway. The caller holds order.
+func (r *remote) armGathering(after time.Duration) {
 	if !r.armedPut {
 		r.armedPut = true
-		r.gathering.Reset(gatherShort)
+		r.gathering.Reset(after)
 	}
 }
 
@@ -245,13 +245,12 @@ func (r *remote) sendLate() {
 	switch o := r.open; {
 	case o == nil:
 	case r.goesOn(o):
-		r.armedPut = true
-		r.gathering.Reset(gatherLong)
+		r.armGathering(gatherLong)
 	case o.waited || o.shape.HostBytes() > transport.PostSize:
 		r.sendPut(false)
 	default:
 		o.waited = true
-		r.armGathering()
+		r.armGathering(gatherShort)
 	}
 }
 
