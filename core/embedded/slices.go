@@ -97,11 +97,7 @@ func (l *local) serve() {
 func lacks(r *placement.Request) string {
 	var parts []string
 	for _, a := range r.Ahead() {
-		are := "are"
-		if a.Devices == 1 {
-			are = "is"
-		}
-		parts = append(parts, fmt.Sprintf("%d %s reserved for an earlier request of this process", a.Devices, are))
+		parts = append(parts, status.Are(a.Devices)+" reserved for an earlier request of this process")
 	}
 	switch n := r.Lacks().Count(); {
 	case n == 1:

@@ -76,6 +76,14 @@ func Count[N ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n N, noun string) strin
 	return fmt.Sprint(n, " ", noun)
 }
 
+// Are returns a number as the subject of a sentence: "1 is", "2 are".
+func Are[N ~int | ~uint32](n N) string {
+	if n == 1 {
+		return "1 is"
+	}
+	return fmt.Sprint(n, " are")
+}
+
 // maxQuote is how many bytes of a text an error quotes: those of the longest name that somebody reads, and then some.
 const maxQuote = 256
 

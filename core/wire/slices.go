@@ -48,11 +48,7 @@ func LacksText(w *Report_SliceWait) string {
 		if i >= namesHolders {
 			continue
 		}
-		are := "are"
-		if h.Devices == 1 {
-			are = "is"
-		}
-		parts = append(parts, fmt.Sprintf("%d %s %s %s", h.Devices, are, inWords[h.How],
+		parts = append(parts, fmt.Sprintf("%s %s %s", status.Are(h.Devices), inWords[h.How],
 			Owner(h.Session, h.Client, h.User, h.Host)))
 	}
 	if w.Quota == 0 {
