@@ -143,7 +143,7 @@ func (f *Fair) Push(g *Gang) {
 	f.setTerms(s.of, termsOf(g))
 	if f.queued == 0 && f.isAlone(s, g) {
 		f.pushed++
-		f.charge(s, g, f.alone, false)
+		f.charge(s, g, f.alone, false, false)
 		f.passing = g
 		return
 	}
@@ -423,26 +423,22 @@ func (f *Fair) place(a *asking) *Gang {
 	if len(a.groups) > 1 && !f.areInStep(a.groups) {
 		f.countGaps(a)
 	}
-	f.charge(a.s, g, a.groups, a.overdue)
-	for _, i := range a.groups {
-		if at := f.groups[i]; a.comes {
-			at.came += f.cost(g)
-		} else {
-			at.came = 0
-		}
-	}
+	f.charge(a.s, g, a.groups, a.overdue, a.comes)
 	f.leave(a.head)
 	return g
 }
 
 // charge charges a session for a gang that gets its place, on the devices of some groups.
-func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
+func (f *Fair) charge(s *share, g *Gang, groups []int, overdue, comes bool) {
 	p, cost, charge := s.of, f.cost(g), f.estimate(g)
 	for _, i := range groups {
 		at, t, u := f.groups[i], &p.on[i], &s.on[i]
 		if !overdue { // otherwise others, which are behind it, would lose what they have yet to get
 			at.virtual = max(at.virtual, p.finish[i])
 			t.virtual = max(t.virtual, u.finish)
+		}
+		if at.came += cost; !comes {
+			at.came = 0
 		}
 		at.settle(f.now, f.slack(at))
 		if at.load += cost; at.gangs == 0 {
