@@ -61,6 +61,7 @@ require (
 )
 
 tool (
+	golang.org/x/tools/cmd/stringer
 	google.golang.org/protobuf/cmd/protoc-gen-go
 	honnef.co/go/tools/cmd/staticcheck
 )

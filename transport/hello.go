@@ -296,7 +296,7 @@ func receive(ctx context.Context, c Conn) (wire.Kind, []byte, error) {
 func decode(c Conn, kind wire.Kind, payload []byte, want wire.Kind, into proto.Message) error {
 	if kind != want {
 		return status.New(status.InvalidArgument,
-			"%s began with a message of kind %d, expected %d; is it a process of Open Pathways?", c.Peer(), kind, want)
+			"%s began with a message of kind %v, expected %v; is it a process of Open Pathways?", c.Peer(), kind, want)
 	}
 	return wire.Decode(kind, payload, into)
 }

@@ -53,7 +53,7 @@ func empty[M any, P interface {
 func Decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 	message := messages[kind]
 	if message == nil {
-		return nil, status.New(status.InvalidArgument, "a message of kind %d is not for a controller", kind)
+		return nil, status.New(status.InvalidArgument, "a message of kind %v is not for a controller", kind)
 	}
 	m := message()
 	if run, ok := m.(*wire.Run); ok { // what every computation costs

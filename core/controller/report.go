@@ -37,7 +37,7 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 			st.out = append(st.out, Action{Kind: Stop})
 		}
 	default:
-		return invalid("a message of kind %d came, expected a question", ev.Wire)
+		return invalid("a message of kind %v came, expected a question", ev.Wire)
 	}
 	return nil
 }

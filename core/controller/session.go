@@ -579,7 +579,7 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	case *wire.Rebind:
 		return st.rebindLater(s, ev, m)
 	default:
-		return status.New(status.InvalidArgument, "a client sent a message of kind %d, which is not a client's to send",
+		return status.New(status.InvalidArgument, "a client sent a message of kind %v, which is not a client's to send",
 			ev.Wire)
 	}
 	return nil

@@ -459,7 +459,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			st.forward(s.to(), ev)
 		}
 	default:
-		return status.New(status.InvalidArgument, "worker %s sent a message of kind %d, which is not a worker's to send",
+		return status.New(status.InvalidArgument, "worker %s sent a message of kind %v, which is not a worker's to send",
 			w.name, ev.Wire)
 	}
 	return nil

@@ -159,7 +159,7 @@ func (c *link) put(m message) error {
 	}
 	payload, err := proto.Marshal(m.body)
 	if err != nil {
-		return status.New(status.Internal, "a message of kind %d could not be encoded: %w", m.kind, err)
+		return status.New(status.Internal, "a message of kind %v could not be encoded: %w", m.kind, err)
 	}
 	return c.in.Send(m.kind, payload)
 }
@@ -199,7 +199,7 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
 	case wire.KindKeyRequest:
 	default:
 		return status.New(status.InvalidArgument,
-			"a member sent a message of kind %d; expected a heartbeat, a key request or a goodbye", kind)
+			"a member sent a message of kind %v; expected a heartbeat, a key request or a goodbye", kind)
 	}
 	m := new(wire.KeyRequest)
 	if err := wire.Decode(kind, payload, m); err != nil {

@@ -279,7 +279,7 @@ func TokenIn(hello []byte) (token []byte, found bool) {
 }
 
 func malformed(kind Kind, m proto.Message, err error) error {
-	return status.New(status.InvalidArgument, "a message of kind %d does not decode as %s: %w", kind,
+	return status.New(status.InvalidArgument, "a message of kind %v does not decode as %s: %w", kind,
 		m.ProtoReflect().Descriptor().Name(), err)
 }
 

@@ -24,7 +24,7 @@ const MaxMessage = MaxFrame - 4<<10
 
 // TooLong is the error of a message that is not sent, since it is longer than MaxFrame, or than another bound.
 func TooLong(kind Kind, payload, most int) error {
-	return status.New(status.InvalidArgument, "a message of kind %d would have %d bytes; a message has at most %d", kind,
+	return status.New(status.InvalidArgument, "a message of kind %v would have %d bytes; a message has at most %d", kind,
 		payload, most)
 }
 

@@ -8,6 +8,7 @@
 package wire
 
 //go:generate go run ./gen
+//go:generate go tool stringer -type=Kind -trimprefix=Kind
 
 import (
 	"errors"
@@ -106,7 +107,7 @@ const (
 // Errors: INVALID_ARGUMENT.
 func Decode(k Kind, payload []byte, into proto.Message) error {
 	if err := proto.Unmarshal(payload, into); err != nil {
-		return status.New(status.InvalidArgument, "a message of kind %d does not decode as %s: %w", k,
+		return status.New(status.InvalidArgument, "a message of kind %v does not decode as %s: %w", k,
 			into.ProtoReflect().Descriptor().Name(), err)
 	}
 	return nil

@@ -207,8 +207,8 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 		err = w.beginFetch(g, d.Operation)
 	default:
 		err = status.New(status.Unimplemented,
-			"worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name,
-			d.Kind)
+			"worker %s knows no operation of kind %v: install the same version of openpathways on all machines", w.config.Name,
+			wire.Kind(d.Kind))
 	}
 	w.post(g, err)
 	w.posts.leave(!w.conn.Buffered())

@@ -216,7 +216,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, how way) error {
 	case len(payload) > wire.MaxFrame:
 		return wire.TooLong(kind, len(payload), wire.MaxFrame)
 	case kind == 0 || kind == wire.KindReceived || kind == wire.KindBurst:
-		return status.New(status.InvalidArgument, "a message of kind %d cannot be sent over a link", kind)
+		return status.New(status.InvalidArgument, "a message of kind %v cannot be sent over a link", kind)
 	case kind == wire.KindHeartbeat && len(payload) == 0:
 		return nil // lines send such by themselves, and their Recv passes over them: it must not be counted
 	}

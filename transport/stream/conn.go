@@ -202,7 +202,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 	}
 	if len(payload) > c.config.MaxFrame || kind == 0 {
 		return status.New(status.InvalidArgument,
-			"a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload),
+			"a message of kind %v with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload),
 			c.config.MaxFrame)
 	}
 	c.mu.Lock()

@@ -179,7 +179,7 @@ func readGreeting(socket io.Reader, head []byte, cred transport.Credentials) ([]
 	switch {
 	case kind != wire.KindHello:
 		return nil, status.New(status.InvalidArgument,
-			"it began with a message of kind %d, expected %d; is it a process of Open Pathways?", kind, wire.KindHello)
+			"it began with a message of kind %v, expected %v; is it a process of Open Pathways?", kind, wire.KindHello)
 	case n > greetingSize:
 		return nil, status.New(status.InvalidArgument, "it began with a message of %d bytes, at most %d are allowed", n,
 			greetingSize)

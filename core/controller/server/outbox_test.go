@@ -97,7 +97,7 @@ func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
 	kind, payload, err := theirs.Recv()
 	m := new(wire.Goodbye)
 	if err != nil || kind != wire.KindGoodbye || proto.Unmarshal(payload, m) != nil ||
-		!strings.Contains(m.Status.GetMessage(), "a message of kind 41 would have 67108865 bytes") {
+		!strings.Contains(m.Status.GetMessage(), "a message of kind Report would have 67108865 bytes") {
 		t.Errorf("the peer got a message of kind %d, %v, %v", kind, m, err)
 	}
 	if _, _, err := theirs.Recv(); err == nil {
