@@ -412,8 +412,10 @@ func TestUpAndDown(t *testing.T) {
 	free := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
 	page := free.Addr().String()
 	statustest.OK(t, free.Close())
-	run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s", "--no-restart", "--http",
-		page).ends(t, ExitSuccess, "6 devices in 3 workers", "shown at http://"+page, "PATHWAYS_ADDRESS=unix:"+dir)
+	// A worker that was frozen waits as long as the lease for a controller, which down has ended.
+	run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s", "--lease", "1s",
+		"--no-restart", "--http", page).ends(t, ExitSuccess, "6 devices in 3 workers", "shown at http://"+page,
+		"PATHWAYS_ADDRESS=unix:"+dir)
 	all := statustest.Value(at(dir).running()).OK(t)
 	statustest.MustEqual(t, len(all), 4, "processes that run")
 	run("up").ends(t, ExitFailed, "is already up")

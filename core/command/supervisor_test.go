@@ -123,6 +123,9 @@ func TestUpTakesOverFromADeadSupervisor(t *testing.T) {
 	s.run("up").ends(t, ExitSuccess, "had died")
 	s.replaced(before, controllerName)
 	s.says("restarts processes that die", "(sim)  worker-0", "(sim)  worker-1")
+	waitFor(t, "the workers to come back", func() bool {
+		return strings.Contains(s.run("events").out, "has its cluster back")
+	})
 	now := s.kept(before, "worker-0", "worker-1")
 	s.run("up").ends(t, ExitFailed, "is already up (4 processes)")
 	s.kept(now, supervisorName)
