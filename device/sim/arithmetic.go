@@ -1,78 +1,71 @@
 package sim
 
 import (
-	"encoding/binary"
-	"math"
+	"unsafe"
 
 	"github.com/openpathways/pathways/core/shape"
 )
 
-// lane is the arithmetic of one element type; elements travel as their bits.
+// lane is the arithmetic of one element type, on whole arrays of it.
 type lane struct {
-	size     int
 	whole    bool // integers only
-	add, mul func(a, b uint64) uint64
-	of       func(float64) uint64
+	fill     func(dst []byte, v float64)
+	add, mul func(dst, a, b []byte) // dst may be a
 }
 
+// Whole numbers wrap, so that the bits are the same for signed and unsigned ones.
 var lanes = map[shape.DType]lane{
-	shape.S32: integer(4), shape.U32: integer(4), shape.S64: integer(8), shape.U64: integer(8),
-	shape.F32: {
-		size: 4,
-		add:  func(a, b uint64) uint64 { return bits32(float32of(a) + float32of(b)) },
-		mul:  func(a, b uint64) uint64 { return bits32(float32of(a) * float32of(b)) },
-		of:   func(v float64) uint64 { return bits32(float32(v)) },
-	},
-	shape.F64: {
-		size: 8,
-		add:  func(a, b uint64) uint64 { return math.Float64bits(math.Float64frombits(a) + math.Float64frombits(b)) },
-		mul:  func(a, b uint64) uint64 { return math.Float64bits(math.Float64frombits(a) * math.Float64frombits(b)) },
-		of:   math.Float64bits,
-	},
+	shape.S32: laneOf(integer[uint32]), shape.U32: laneOf(integer[uint32]),
+	shape.S64: laneOf(integer[uint64]), shape.U64: laneOf(integer[uint64]),
+	shape.F32: laneOf(func(v float64) float32 { return float32(v) }),
+	shape.F64: laneOf(func(v float64) float64 { return v }),
 }
 
-// integer returns the arithmetic of whole numbers, which wraps: the low bits are the same
-// for signed and unsigned numbers.
-func integer(size int) lane {
+type number interface {
+	uint32 | uint64 | float32 | float64
+}
+
+// laneOf returns the arithmetic of the elements that numbers become.
+func laneOf[E number](of func(float64) E) lane {
 	return lane{
-		size: size, whole: true,
-		add: func(a, b uint64) uint64 { return a + b },
-		mul: func(a, b uint64) uint64 { return a * b },
-		of: func(v float64) uint64 {
-			if v < 0 {
-				return uint64(int64(v))
+		whole: E(1)/2 == 0,
+		fill: func(dst []byte, v float64) {
+			to, one := elements[E](dst), of(v)
+			for i := range to {
+				to[i] = one
 			}
-			return uint64(v)
+		},
+		add: func(dst, a, b []byte) {
+			to, x, y := elements[E](dst), elements[E](a), elements[E](b)
+			for i := range to {
+				to[i] = x[i] + y[i]
+			}
+		},
+		mul: func(dst, a, b []byte) {
+			to, x, y := elements[E](dst), elements[E](a), elements[E](b)
+			for i := range to {
+				to[i] = x[i] * y[i]
+			}
 		},
 	}
 }
 
-func float32of(b uint64) float32 { return math.Float32frombits(uint32(b)) }
-func bits32(v float32) uint64    { return uint64(math.Float32bits(v)) }
-
-func (l lane) get(b []byte, i int) uint64 {
-	if l.size == 4 {
-		return uint64(binary.NativeEndian.Uint32(b[4*i:]))
+func integer[E uint32 | uint64](v float64) E {
+	if v < 0 {
+		return E(int64(v))
 	}
-	return binary.NativeEndian.Uint64(b[8*i:])
+	return E(uint64(v))
 }
 
-func (l lane) set(b []byte, i int, v uint64) {
-	if l.size == 4 {
-		binary.NativeEndian.PutUint32(b[4*i:], uint32(v))
-	} else {
-		binary.NativeEndian.PutUint64(b[8*i:], v)
-	}
+// elements returns bytes as the elements that they are.
+func elements[E number](b []byte) []E {
+	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(E))))
 }
 
 // compute writes one result to dst, which may be the first argument's bytes. Nil arguments
 // stand for zeros.
 func (r Result) compute(t shape.DType, dst []byte, args ...[]byte) {
 	l := lanes[t]
-	value := uint64(0)
-	if l.of != nil {
-		value = l.of(r.Value)
-	}
 	for i, a := range args {
 		if a == nil {
 			args[i] = make([]byte, len(dst))
@@ -82,28 +75,23 @@ func (r Result) compute(t shape.DType, dst []byte, args ...[]byte) {
 	case "copy":
 		copy(dst, args[0])
 	case "fill":
-		for i := range len(dst) / l.size {
-			l.set(dst, i, value)
-		}
+		l.fill(dst, r.Value)
 	case "add", "mul":
 		f := l.add
 		if r.Op == "mul" {
 			f = l.mul
 		}
-		for i := range len(dst) / l.size {
-			b := value
-			if len(args) == 2 {
-				b = l.get(args[1], i)
-			}
-			l.set(dst, i, f(l.get(args[0], i), b))
+		if len(args) == 1 {
+			all := make([]byte, len(dst))
+			l.fill(all, r.Value)
+			args = append(args, all)
 		}
+		f(dst, args[0], args[1])
 	case "all-reduce":
 		// A left fold over the devices in order, like XLA's own.
 		copy(dst, args[0])
 		for _, a := range args[1:] {
-			for i := range len(dst) / l.size {
-				l.set(dst, i, l.add(l.get(dst, i), l.get(a, i)))
-			}
+			l.add(dst, dst, a)
 		}
 	}
 }
