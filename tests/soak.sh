@@ -24,7 +24,7 @@ checks() {
   done <<'EOF'
 TestSimulation -simulations=100
 TestSimulationOfMany -simulations-of-many=1 -many=64
-TestThingsOfRandomSizes -sizes=100
+TestThingsOfRandomSizes -sizes=100 -sizes-from=0
 TestThingsOfAllSizes -sizes-to=200
 EOF
 }

@@ -2,10 +2,8 @@ package cluster_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -548,10 +546,9 @@ func (a *actor) fetch(y *array, d int) bool {
 	token := a.begin(what, y.risk || a.risk(d))
 	want := y.values[d]
 	err := a.s.Fetch(y.object, uint32(d), dst, func(err error) {
-		for i := int64(0); i < 4*a.x.wide && err == nil; i++ {
-			if got := math.Float32frombits(binary.LittleEndian.Uint32(dst[4*i:])); got != want[i/a.x.wide] {
-				a.t.Errorf("%s: %s: element %d is %v, want %v", a.name, what, i, got, want[i/a.x.wide])
-				break
+		if err == nil {
+			if got, err := a.x.decode(dst); got != want || err != nil {
+				a.t.Errorf("%s: %s: %v, %v, want %v", a.name, what, got, err, want)
 			}
 		}
 		a.notify([]client.Ended{{Token: token, Err: err}})

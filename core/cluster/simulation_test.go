@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	simulations       = flag.Int("simulations", usually(12, 200), "how many seeds the fault simulation tries")
+	simulations       = flag.Int("simulations", usually(4, 200), "how many seeds the fault simulation tries")
 	simulationsOfMany = flag.Int("simulations-of-many", usually(1, 3), "how many seeds the large fault simulation tries")
 	many              = flag.Int("many", usually(32, 64), "how many workers, of four devices, the large one has")
 )

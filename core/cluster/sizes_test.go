@@ -20,8 +20,8 @@ import (
 )
 
 var (
-	sizes     = flag.Int("sizes", usually(6, 100), "how many things of random sizes are sent")
-	sizesFrom = flag.Uint64("sizes-from", 1, "the seed of the first of them")
+	sizes     = flag.Int("sizes", usually(14, 100), "how many things of random sizes are sent")
+	sizesFrom = flag.Uint64("sizes-from", 5, "the seed of the first of them; 0: any")
 )
 
 // largest is the size of the longest of them.
@@ -56,12 +56,16 @@ func newSender(t *testing.T, l *cluster.Local, name string) *sender {
 // they were, or their operation fails with a sentence, and no other. `make soak` sends more.
 func TestThingsOfRandomSizes(t *testing.T) {
 	const sessions = 2
+	first := *sizesFrom
+	if first == 0 {
+		first = 1 + rand.Uint64N(1<<32)
+	}
 	l, _ := countedCluster(t, 2, nil)
 	var all sync.WaitGroup
 	for i := range uint64(sessions) {
 		s := newSender(t, l, fmt.Sprint("sender ", i))
 		all.Go(func() {
-			for seed := *sizesFrom + i; seed < *sizesFrom+uint64(*sizes); seed += sessions {
+			for seed := first + i; seed < first+uint64(*sizes); seed += sessions {
 				s.r = rand.New(rand.NewPCG(seed, 0))
 				what, err := s.send()
 				if err != nil {
