@@ -40,7 +40,7 @@ for _name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "PATHWAYS_ADDRE
     os.environ.pop(_name, None)
 ADDRESS = os.environ.get("PATHWAYS_TEST_ADDRESS", "").strip()
 THOROUGH = bool(os.environ.get("PATHWAYS_TEST_THOROUGH"))
-SOAK_SECONDS = float(os.environ.get("PATHWAYS_SOAK_SECONDS") or 10)
+SOAK_SECONDS = float(os.environ.get("PATHWAYS_SOAK_SECONDS") or 5)
 SEED = int(os.environ.get("PATHWAYS_SEED") or time.time_ns() % 10**9)
 GPU = any(Path("/dev").glob("nvidia[0-9]*"))
 if GPU:  # all that are there; some of their memory, since tests start processes of their own
