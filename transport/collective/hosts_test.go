@@ -81,16 +81,21 @@ const period = 997
 // brings is element i of what a rank brings. Sums of these depend on their order.
 func brings(rank, i int) float32 { return 1 / float32(1+rank+i%period) }
 
-// operand makes what a rank brings. The race detector would take most of a test's time here.
+// bring writes a rank's operands. The race detector would take most of a test's time here.
 //
 //go:norace
-func (h hosts) operand(rank int) []byte {
-	b := aligned(h.bytes)
-	x := elements[float32](b)
+func (h hosts) bring(rank int, s *spmd.Spec, operands [][]byte) {
+	x := elements[float32](operands[0][:h.bytes])
 	for i := range x {
 		x[i] = brings(rank, i)
 	}
-	return b
+	if h.op == spmd.RaggedAllToAll { // a row to each
+		for i := range h.ranks() {
+			for operand, v := range map[int]int{2: i, 3: 1, 4: rank, 5: 1} {
+				put(s, operands, operand, i, int64(v))
+			}
+		}
+	}
 }
 
 // check looks whether a rank has the left fold over all ranks in their order, or what they brought for it.
@@ -173,8 +178,11 @@ func (f *far) used() (bytes int64) {
 func (f *far) enter(g Gang, h hosts, s *spmd.Spec, ends chan<- error) {
 	for rank, at := range g.Ranks {
 		if at.Process == f.number {
-			c := Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: [][]byte{h.operand(rank)},
-				Results: [][]byte{aligned(s.Results[0].Bytes())}}
+			c := Call{Launch: g.Launch, Local: at.Local, Spec: s, Results: [][]byte{aligned(s.Results[0].Bytes())}}
+			for _, x := range s.Operands {
+				c.Operands = append(c.Operands, aligned(x.Bytes()))
+			}
+			h.bring(rank, s, c.Operands)
 			c.Done = func(err error) {
 				if err == nil {
 					err = h.check(rank, c.Results[0])
@@ -388,6 +396,9 @@ func TestWorkerOfAnotherHostStopsOrIsKilled(t *testing.T) {
 		"reduce-scatter":               {hosts{spmd.ReduceScatter, 3 << 20, 1, 2}, Lanes},
 		"all-gather":                   {hosts{spmd.AllGather, 1 << 20, 1, 2}, OneExchange},
 		"all-to-all":                   {hosts{spmd.AllToAll, 3 << 20, 2, 2}, OneExchange},
+		"collective-permute":           {hosts{spmd.CollectivePermute, 3 << 20, 1, 2}, OneExchange},
+		"collective-broadcast":         {hosts{spmd.CollectiveBroadcast, 3 << 20, 1, 2}, OneExchange},
+		"ragged all-to-all":            {hosts{spmd.RaggedAllToAll, 3 << 20, 1, 2}, OneExchange},
 		"small all-reduce":             {hosts{spmd.AllReduce, 32 << 10, 1, 3}, Doubling},
 		"small all-gather":             {hosts{spmd.AllGather, 8 << 10, 1, 3}, Doubling},
 	} {

@@ -75,14 +75,7 @@ func newNeighbor(s neighbors, number uint64, place int, board *os.File, h *heap)
 		}
 		n.in = append(n.in, a)
 	}
-	copy(n.in[0], s.operand(n.rank))
-	if s.op == spmd.RaggedAllToAll { // a row to each
-		for i := range s.ranks() {
-			for operand, v := range map[int]int{2: i, 3: 1, 4: n.rank, 5: 1} {
-				put(spec, n.in, operand, i, int64(v))
-			}
-		}
-	}
+	s.bring(n.rank, spec, n.in)
 	return n, nil
 }
 
