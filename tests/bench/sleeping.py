@@ -7,7 +7,7 @@ which "steady" is the idle part of the median step in a row of eight, from the e
 "mean" that of the whole row, "recorded" that of a single step, as a trace shows it, "longer" how much longer than its
 sleep a worker sees a forward or half of a backward take, and "between" the time from the end of one to the begin of the
 next, both in seconds and medians. Where the schedule leaves no gap, these two are what is idle. "late" is how much
-longer a sleep of that length takes a process that does nothing else, beside the row, in the median.
+longer a sleep of that length takes a thread of this script that does nothing else, beside the row, in the median.
 
 On a machine that has other work, too, a step is late now and then; "steady" leaves that out, and "mean" has it. A
 virtual machine may be stopped for tens of milliseconds, which delays every process whatever its priority: "stolen" is
