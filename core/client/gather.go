@@ -24,8 +24,9 @@ import (
 //
 // The message is sent, and the put is closed
 //
-//   - before the next message of the session, whatever that is: so operations still reach the controller in the order
-//     of their numbers, and an open put is always the session's last operation;
+//   - before the next message of the session, but for frees that no operation carries along, which wait for it: so
+//     operations still reach the controller in the order of their numbers, and an open put is always the session's
+//     last operation;
 //   - before a submission waits for credit, which may be this operation's;
 //   - when every device of the session is a row;
 //   - when SendPuts is called: a thread is about to wait for the array;

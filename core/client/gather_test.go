@@ -195,6 +195,23 @@ func TestOpenPutIsSentByTime(t *testing.T) {
 	}
 }
 
+// What is freed meanwhile does not close a put, and follows it.
+func TestFreesWaitForAnOpenPut(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		n := connect(t)
+		with := new(rows)
+		n.row(10, 0, with, 4)
+		n.cluster.Free([]uint64{9})
+		time.Sleep(2 * freeAfter)
+		synctest.Wait()
+		n.wantSent()
+		n.row(11, 1, with, 4)
+		time.Sleep(gatherLong)
+		synctest.Wait()
+		n.wantSent("put 1 of object 10 to [0 1]", "free [9]")
+	})
+}
+
 // A put waits for the rows of a thread that is kept off its processor, and not for one that does something else.
 func TestOpenPutWaitsForAThreadWithoutAProcessor(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -386,6 +403,7 @@ func TestFreeOfOneShard(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		n.row(10, 0, new(rows), 4)
+		n.cluster.SendPuts()
 		n.cluster.FreeRow(10, 0)
 		n.cluster.FreeRow(10, 1)
 		n.cluster.FreeRow(11, 1)

@@ -533,7 +533,8 @@ func (r *remote) leave() {
 }
 
 // flush is called by the timer: no submission has carried the frees along. If another
-// goroutine is sending, or waits for room to send, it tries again later.
+// goroutine is sending, or waits for room to send, it tries again later. So it does while a put is open, which they
+// would close: its other rows would become operations of their own.
 func (r *remote) flush() {
 	if r.Lost() != nil {
 		return // the session's objects were freed with it
@@ -543,6 +544,10 @@ func (r *remote) flush() {
 		return
 	}
 	defer r.order.Unlock()
+	if r.open != nil {
+		r.timer.Reset(gatherLong)
+		return
+	}
 	r.freeing.Lock()
 	r.armed = false
 	r.freeing.Unlock()
