@@ -8,14 +8,12 @@ the trace, too: what is left between it and the sum is what the trace costs.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import jax
 import numpy as np
@@ -49,7 +47,7 @@ def call(f, x):
 
 def parts(path):
     """Returns the times of each call of a trace, in the order of HEADS, in µs; but the first."""
-    events = json.loads(pathlib.Path(path).read_text())["traceEvents"]
+    events = json.loads(path.read_text())["traceEvents"]
     lane = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     calls, sent, ran, met = {}, {}, {}, {}
     for e in (e for e in events if e["ph"] == "X"):
@@ -69,7 +67,7 @@ def parts(path):
         after = next((at for at in begins if at > begin), None)
         if after is not None:
             ways = [begin, left, begun[0], last[0], in_it, out_of_it, last[1], after]
-            yield [b - a for a, b in zip(ways, ways[1:], strict=False)]
+            yield [b - a for a, b in itertools.pairwise(ways)]
 
 
 def main():

@@ -292,8 +292,9 @@ def distances(lanes, weights, seconds):
     end = min(bars[-1][2] for bars in lanes.values())
     first = end - 1e3 * seconds
     starts = [first + 100 * i for i in range(10 * (seconds - 1) + 1)]
+    together = [bar for bars in lanes.values() for bar in bars]
     for name, window in [("whole", (first, end)), *(("second", (start, start + 1e3)) for start in starts)]:
-        look(name, [bar for bars in lanes.values() for bar in bars], *window)
+        look(name, together, *window)
         for bars in lanes.values():
             look(f"{name}, one device", bars, *window)
     return most
@@ -356,10 +357,10 @@ def page9(data):
         f" {on(WORKERS)} of this machine, and on 128 simulated devices with a clock of their own. Cells show how far a"
         " tenant was from its share, at most: in any one second, and over the whole time. The first number is in"
         " points of the time that the devices computed together, which leaves out their idle time. The number in"
-        " brackets is a part of the tenant's share, which is stricter. Less is better. A computation"
-        " counts on each of its devices with the mean of its times there, since in a collective one device waits for"
-        " another. So shares are of both devices together; *one device* takes each by itself. Simulated devices all do"
-        " the same, and the first one is shown."
+        " brackets is a part of the tenant's share, which is stricter. Less is better. A computation counts on each of"
+        " its devices with the mean of its times there, since in a collective one device waits for another. So shares"
+        " are of both devices together; *one device* takes each by itself. Simulated devices all do the same, and the"
+        " first one is shown."
     )
     rows, verdicts = [], []
     for where, of in ((on(WORKERS), data["real"]), ("128 simulated devices", data["simulated"])):
